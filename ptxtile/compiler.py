@@ -1,0 +1,104 @@
+"""From a traced program to PTX: the lowering passes, then the emitter, with the time that each took."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ptxtile import config
+from ptxtile.ir.program import Program, Why
+from ptxtile.launch_record import LaunchRecord
+from ptxtile.lower.options import Options
+from ptxtile.target import Target
+
+Observer = Callable[[str, Program], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Artifact:
+    """A compiled program.
+
+    ``tile_program`` as traced, ``program`` at the gpu stage; ``ptx`` and ``llvm_ir`` are None when only lowering was asked
+    for (the simulator needs no more). ``timings``: seconds by step: each pass, then LLVM's steps.
+    """
+
+    tile_program: Program
+    program: Program
+    target: Target
+    options: Options
+    ptx: str | None = None
+    llvm_ir: str | None = None
+    timings: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def launch(self) -> LaunchRecord:
+        assert self.program.launch is not None
+        return self.program.launch
+
+    @property
+    def why(self) -> tuple[Why, ...]:
+        return self.program.why
+
+
+def lower_program(
+    program: Program, target: Target, options: Options | None = None, observe: Observer | None = None
+) -> tuple[Program, dict[str, float]]:
+    """The program at the gpu stage with its launch record, and seconds by pass.
+
+    ``observe(name, program)`` is called after each pass. PTXTILE_DUMP writes the IR after each pass to a folder;
+    PTXTILE_VERIFY=1 checks every invariant in between.
+    """
+    from ptxtile.lower.pipeline import PASSES
+
+    options = options or Options()
+    dump, verify = config.dump_directory(), config.verify_between_passes()
+    timings: dict[str, float] = {}
+    _after_pass("trace", 0, program, observe, dump, verify)
+    for number, entry in enumerate(PASSES, start=1):
+        started = time.perf_counter()
+        program = entry.run(program, target, options)
+        timings[entry.name] = time.perf_counter() - started
+        _after_pass(entry.name, number, program, observe, dump, verify)
+    return program, timings
+
+
+def _after_pass(
+    name: str, number: int, program: Program, observe: Observer | None, dump: Path | None, verify: bool
+) -> None:
+    if observe is not None:
+        observe(name, program)
+    if dump is not None:
+        from ptxtile.ir.printer import print_program
+
+        dump.mkdir(parents=True, exist_ok=True)
+        (dump / f"{program.name}.{number:02d}.{name}.ir.py").write_text(print_program(program))
+    if verify:
+        from ptxtile.ir.verifier import verify as verify_program
+
+        verify_program(program)
+
+
+def compile_program(
+    program: Program,
+    target: Target,
+    options: Options | None = None,
+    observe: Observer | None = None,
+    *,
+    emit_ptx: bool = True,
+) -> Artifact:
+    """Lowers ``program`` and, unless ``emit_ptx`` is False, emits its PTX."""
+    options = options or Options()
+    lowered, timings = lower_program(program, target, options, observe)
+    if not emit_ptx:
+        return Artifact(program, lowered, target, options, timings=timings)
+    from ptxtile import nvvm
+
+    module = nvvm.emit(lowered, target)
+    timings |= {f"llvm {step}": seconds for step, seconds in module.timings.items()}
+    dump = config.dump_directory()
+    if dump is not None:
+        (dump / f"{program.name}.ll").write_text(module.llvm_ir)
+        (dump / f"{program.name}.ptx").write_text(module.ptx)
+    return Artifact(program, lowered, target, options, module.ptx, module.llvm_ir, timings)

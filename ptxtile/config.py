@@ -1,0 +1,51 @@
+"""Every environment variable that ptxtile reads, in one place.
+
+Values are read when asked for, so that a test or a notebook can change them; nothing is cached at import.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    name: str
+    default: str
+    meaning: str
+
+
+VARIABLES = (
+    Variable("PTXTILE_CACHE_DIR", "", "where compiled kernels are kept; default: the user's cache folder"),
+    Variable("PTXTILE_DUMP", "", "a folder: the IR after each pass, the LLVM IR and the PTX are written there"),
+    Variable("PTXTILE_TARGET", "", "architecture to compile for when no card says so, such as sm_90a"),
+    Variable("PTXTILE_LOG", "warning", "level of the logger 'ptxtile': debug, info, warning or error"),
+    Variable("PTXTILE_VERIFY", "0", "1 verifies the IR after each pass (tests always do)"),
+)
+_BY_NAME = {variable.name: variable for variable in VARIABLES}
+
+
+def read(name: str) -> str:
+    """The value of a variable of the table; an unknown name is a mistake of ours (KeyError)."""
+    return os.environ.get(name, _BY_NAME[name].default)
+
+
+def cache_directory() -> Path:
+    """Where compiled kernels live on disk."""
+    chosen = read("PTXTILE_CACHE_DIR")
+    if chosen:
+        return Path(chosen)
+    import platformdirs
+
+    return Path(platformdirs.user_cache_dir("ptxtile"))
+
+
+def dump_directory() -> Path | None:
+    chosen = read("PTXTILE_DUMP")
+    return Path(chosen) if chosen else None
+
+
+def verify_between_passes() -> bool:
+    return read("PTXTILE_VERIFY") == "1"

@@ -1,0 +1,155 @@
+"""The loops of the language: ``T.serial``, ``T.unroll``, ``T.vectorized``, ``T.Pipelined``, ``T.Parallel``, ``T.grid``.
+
+Each call gives a description; ``for`` over it makes the loop (:mod:`ptxtile.frontend.control_flow`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from ptxtile.errors import TraceError, TypeMismatchError
+from ptxtile.frontend.current import tracer_for
+from ptxtile.frontend.locations import user_location
+from ptxtile.frontend.values import Value
+from ptxtile.ir.statements import LoopKind
+
+
+@dataclass(frozen=True)
+class SequentialLoop:
+    """``for i in range(start, stop, step)`` of some kind."""
+
+    kind: LoopKind
+    start: Any
+    stop: Any
+    step: int
+    options: tuple[tuple[str, object], ...] = ()
+
+    def __iter__(self) -> Iterator[Any]:
+        raise TraceError(
+            "a device loop is used outside of a `for` statement",
+            location=user_location(),
+            hint="write `for i in T.serial(n):`; in comprehensions use range with Python ints",
+        )
+
+
+@dataclass(frozen=True)
+class ParallelLoop:
+    """``for i, j in T.Parallel(m, n)``: iterations in no order."""
+
+    extents: tuple[int, ...]
+    options: tuple[tuple[str, object], ...] = ()
+
+    __iter__ = SequentialLoop.__iter__  # type: ignore[assignment]
+
+
+@dataclass(frozen=True)
+class GridLoop:
+    """``for i, j in T.grid(m, n)``: nested serial loops."""
+
+    extents: tuple[Any, ...]
+
+    __iter__ = SequentialLoop.__iter__  # type: ignore[assignment]
+
+
+def _bounds(what: str, start: Any, stop: Any, step: Any) -> tuple[Any, Any, int]:
+    tracer_for(what)
+    if stop is None:
+        start, stop = 0, start
+    step = 1 if step is None else step
+    if isinstance(step, Value):
+        raise TraceError(
+            f"the step of {what} must be a Python int", location=user_location(), expected="a nonzero constant",
+            got=f"a {step.ir_dtype} that the device computes", hint="loop over a count and multiply inside",
+        )  # fmt: skip
+    if not isinstance(step, int) or step == 0:
+        raise TraceError(f"the step of {what} is {step!r}", location=user_location(), expected="a nonzero integer")
+    for name, bound in (("start", start), ("stop", stop)):
+        if isinstance(bound, Value) and not bound.ir_dtype.is_integer or isinstance(bound, float):
+            raise TypeMismatchError(
+                f"the {name} of {what} must be an integer", location=user_location(), expected="an integer",
+                got=str(bound.ir_dtype) if isinstance(bound, Value) else repr(bound),
+            )  # fmt: skip
+    return start, stop, step
+
+
+def serial(start: Any, stop: Any = None, step: Any = None, *, annotations: Any = None) -> SequentialLoop:
+    """A device loop, one iteration after the other."""
+    return SequentialLoop(LoopKind.SERIAL, *_bounds("T.serial", start, stop, step))
+
+
+def unroll(
+    start: Any,
+    stop: Any = None,
+    step: Any = None,
+    *,
+    explicit: bool = False,
+    unroll_factor: int | None = None,
+    annotations: Any = None,
+) -> SequentialLoop:
+    """A device loop that the compiler unrolls; with bounds known only on the device it stays a loop."""
+    options = () if unroll_factor is None else (("unroll_factor", unroll_factor),)
+    return SequentialLoop(LoopKind.UNROLLED, *_bounds("T.unroll", start, stop, step), options)
+
+
+def vectorized(start: Any, stop: Any = None, step: Any = None, *, annotations: Any = None) -> SequentialLoop:
+    """A loop whose iterations become the lanes of vector instructions."""
+    return SequentialLoop(LoopKind.VECTORIZED, *_bounds("T.vectorized", start, stop, step))
+
+
+def Pipelined(
+    start: Any,
+    stop: Any = None,
+    num_stages: int = 0,
+    order: list[int] | None = None,
+    stage: list[int] | None = None,
+    annotations: Any = None,
+) -> SequentialLoop:
+    """A loop whose copies may run ahead of its computation by ``num_stages`` iterations."""
+    if not isinstance(num_stages, int) or num_stages < 0:
+        raise TraceError("num_stages of T.Pipelined", location=user_location(), expected="an int ≥ 0", got=repr(num_stages))
+    bounds = _bounds("T.Pipelined", start, stop, None)
+    options: list[tuple[str, object]] = [("num_stages", num_stages)]
+    options += [(name, tuple(value)) for name, value in (("order", order), ("stage", stage)) if value]
+    return SequentialLoop(LoopKind.PIPELINED, *bounds, tuple(options))
+
+
+def Parallel(
+    *extents: Any, coalesced_width: int | None = None, loop_layout: Any = None, prefer_async: Any = None,
+    annotations: Any = None,
+) -> ParallelLoop:  # fmt: skip
+    """A nest of iterations without order, spread over the threads of the block."""
+    tracer_for("T.Parallel")
+    if not extents:
+        raise TraceError("T.Parallel needs at least one extent", location=user_location(), expected="T.Parallel(M, N)")
+    sizes = tuple(_extent(extent) for extent in extents)
+    options = [(n, v) for n, v in (("coalesced_width", coalesced_width), ("loop_layout", loop_layout)) if v is not None]
+    return ParallelLoop(sizes, tuple(options))
+
+
+def _extent(extent: Any) -> int:
+    if isinstance(extent, Value):
+        from ptxtile.ir.expressions import Const
+
+        expr = extent.expr
+        if isinstance(expr, Const) and isinstance(expr.value, int):
+            extent = int(expr.value)
+        else:
+            raise TraceError(
+                "an extent of T.Parallel must be known at compile time", location=user_location(),
+                expected="a Python int", got=f"a {extent.ir_dtype} that the device computes",
+                hint="use a constant tile size and guard the body: `if i < n:`",
+            )  # fmt: skip
+    if isinstance(extent, bool) or not isinstance(extent, int) or extent < 1:
+        raise TraceError("an extent of T.Parallel", location=user_location(), expected="an int ≥ 1", got=repr(extent))
+    return extent
+
+
+def grid(*extents: Any) -> GridLoop:
+    """Nested serial loops, the last extent the innermost."""
+    tracer_for("T.grid")
+    return GridLoop(extents)
+
+
+Serial, Unroll, Vectorized, parallel = serial, unroll, vectorized, Parallel

@@ -1,0 +1,488 @@
+"""Which bytes of shared and global memory each thread touches in a statement.
+
+:func:`accesses` lists the memory accesses of a statement in program order. Each :class:`Access` keeps its index expression
+with the loops and conditions around it, and :func:`footprint` evaluates that exactly over all threads and loop counters into
+a table of owners, one entry for each granule of bytes. What cannot be evaluated (addresses read from memory, unknown strides)
+is *inexact*: it may touch the whole storage. :mod:`ptxtile.ir.conflicts` compares two accesses.
+
+Loops inside the statement are enumerated. Variables of loops around it, block indices, symbols and scalar parameters stay
+symbolic, as the footprint's residual, so that two accesses relative to the same tile are compared exactly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from math import gcd, prod
+from typing import TYPE_CHECKING, Any
+
+from ptxtile.errors import Location
+from ptxtile.ir import gpu_ops
+from ptxtile.ir.buffers import Buffer, Scope, Storage
+from ptxtile.ir.enumeration import NotEnumerable, Residual, depends_on, evaluate, separate
+from ptxtile.ir.expressions import Binary, Const, Expr, Load, LogicalAnd, LogicalOr, Select, Unary, Var
+from ptxtile.ir.program import Kernel, Program, ScalarParameter, TensorParameter
+from ptxtile.ir.rewrite import children, substitute, walk
+from ptxtile.ir.statements import For, If, Let, Role, Seq, Statement, Store, While
+from ptxtile.ir.types import bool_, parse_dtype
+
+if TYPE_CHECKING:
+    import numpy as np
+
+MAXIMUM_POINTS = 4_000_000
+"""Above so many (thread, iteration) points or table entries an access is taken as inexact: enumeration would cost too much."""
+
+NOBODY, SEVERAL = -1, -2
+"""Entries of an owner table that are no thread number."""
+
+MAXIMUM_INLINED_NODES = 200
+"""A Let whose expression is larger than this is kept as a variable of unknown value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """A loop around an access: its variable and bounds."""
+
+    name: str
+    start: Expr
+    stop: Expr
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """Where a statement stands: the threads that run it, the loops, conditions and scalar definitions around it.
+
+    ``threads`` counts from ``first_thread``. ``outer``: so many of ``loops`` stay symbolic, the others are enumerated.
+    ``repeated``: inside a loop of unknown trip count that is no axis (While). ``uniform``: names of variables with one value
+    in the CTA. ``memories``: global storage name → name of the memory it is part of (tensors that may alias share one).
+    ``tensor_maps``: name → tensor, box in elements (innermost first), bytes of the box.
+    """
+
+    thread: str
+    first_thread: int
+    threads: int
+    uniform: frozenset[str]
+    memories: Mapping[str, str]
+    tensor_maps: Mapping[str, tuple[str, tuple[int, ...], int]]
+    loops: tuple[Axis, ...] = ()
+    outer: int = 0
+    conditions: tuple[Expr, ...] = ()
+    lets: Mapping[str, Expr] = field(default_factory=dict)
+    repeated: bool = False
+
+    def with_let(self, statement: Let) -> Context:
+        value = inlined(statement.value, self)
+        if value is None:
+            return self
+        return replace(self, lets={**self.lets, statement.var.name: value})
+
+    def with_loop(self, statement: For, *, symbolic: bool) -> Context:
+        start, stop = (inlined(bound, self) or bound for bound in (statement.start, statement.stop))
+        loops = (*self.loops, Axis(statement.var.name, start, stop, statement.step))
+        return replace(self, loops=loops, outer=len(loops) if symbolic else self.outer)
+
+    def with_condition(self, condition: Expr, holds: bool = True) -> Context:
+        value = inlined(condition, self)
+        if value is None:
+            value = condition  # not evaluable: kept, so that the footprint knows that its mask is incomplete
+        if not holds:
+            value = Unary("not", value, bool_)
+        return replace(self, conditions=(*self.conditions, *_conjuncts(value)))
+
+    def for_threads(self, first_thread: int, threads: int) -> Context:
+        return replace(self, first_thread=first_thread, threads=threads)
+
+
+def kernel_context(program: Program, kernel: Kernel) -> Context:
+    """The context of ``kernel.body``."""
+    memories = {buffer.storage.name: buffer.storage.name for buffer in program.allocations}
+    for parameter in program.parameters:
+        if isinstance(parameter, TensorParameter):
+            group = parameter.alias_group
+            memories[parameter.buffer.storage.name] = parameter.name if group is None else f"alias group {group}"
+    uniform = {var.name for var in (*program.symbols, *kernel.block_vars)}
+    uniform |= {p.name for p in program.parameters if isinstance(p, ScalarParameter)}
+    boxes = {
+        record.name: (record.tensor, record.box, prod(record.box) * parse_dtype(record.dtype).bits // 8)
+        for record in program.tensor_maps
+    }
+    return Context(kernel.thread.name, 0, kernel.threads, frozenset(uniform), memories, boxes)
+
+
+def inlined(expression: Expr, context: Context) -> Expr | None:
+    """``expression`` with the scalar definitions of ``context`` filled in; None when it reads memory, calls or is large."""
+    nodes = list(walk(expression))
+    if any(not isinstance(n, _INLINABLE) for n in nodes) or len(nodes) > MAXIMUM_INLINED_NODES:
+        return None
+    values = {n.name: context.lets[n.name] for n in nodes if isinstance(n, Var) and n.name in context.lets}
+    result = substitute(expression, values)
+    if values and sum(1 for _ in walk(result)) > MAXIMUM_INLINED_NODES:
+        return None
+    return result
+
+
+def _inlinable() -> tuple[type, ...]:
+    from ptxtile.ir.expressions import Cast, Compare
+
+    return (Binary, Cast, Compare, Const, LogicalAnd, LogicalOr, Select, Unary, Var)
+
+
+_INLINABLE = _inlinable()
+
+
+def _conjuncts(condition: Expr) -> Iterator[Expr]:
+    """The conditions that all have to hold for ``condition`` to hold."""
+    match condition:
+        case LogicalAnd(left, right, _):
+            yield from _conjuncts(left)
+            yield from _conjuncts(right)
+        case Binary("and", left, right, dtype) if dtype.is_bool:
+            yield from _conjuncts(left)
+            yield from _conjuncts(right)
+        case Unary("not", LogicalOr(left, right, _), _):
+            yield from _conjuncts(Unary("not", left, bool_))
+            yield from _conjuncts(Unary("not", right, bool_))
+        case Unary("not", Unary("not", inner, _), _):
+            yield from _conjuncts(inner)
+        case _:
+            yield condition
+
+
+@dataclass(frozen=True, slots=True)
+class Footprint:
+    """The bytes of an access relative to the start of its storage, plus the value of ``residual`` (in bytes).
+
+    owners: one entry for each ``granule`` bytes from ``start`` on: a thread number, NOBODY or SEVERAL; None: inexact, any
+    thread anywhere in the storage. complete: every condition around the access was evaluated, so what the table says is
+    touched is touched. repeats: a granule is touched by several threads and in several iterations of the enumerated loops.
+    """
+
+    start: int = 0
+    granule: int = 1
+    owners: np.ndarray | None = None
+    residual: Residual = Residual()
+    complete: bool = False
+    repeats: bool = True
+
+    @property
+    def exact(self) -> bool:
+        return self.owners is not None
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Access:
+    """One read or write in the program text; compared by identity.
+
+    ``index``: in elements, scalar definitions filled in; None: anywhere in the storage. ``asynchronous``: by the TMA engine on
+    behalf of the issuing threads. ``retired_by``: the shared storage whose waits (``retires``) complete an asynchronous access.
+    ``box``: of a TMA access to global memory, (coordinate, extent) for each dimension of its tensor map.
+    """
+
+    storage: Storage
+    is_write: bool
+    index: Expr | None
+    element_bits: int
+    width_bits: int
+    context: Context
+    asynchronous: bool = False
+    retired_by: str = ""
+    location: Location | None = None
+    box: tuple[tuple[Expr, int], ...] = ()
+    footprints: dict[frozenset[str], Footprint] = field(default_factory=dict, repr=False)
+    masks: list[tuple[int, bool]] = field(default_factory=list, repr=False)
+
+    @property
+    def memory(self) -> str:
+        """Accesses to different memories never meet. Placed shared storages are one memory."""
+        if self.storage.scope is Scope.GLOBAL:
+            return "global " + self.context.memories.get(self.storage.name, self.storage.name)
+        placed = self.storage.scope is Scope.SHARED and self.storage.offset is not None
+        return "shared" if placed else "shared " + self.storage.name
+
+    @property
+    def base(self) -> int:
+        """Byte address of the storage in its memory."""
+        return self.storage.offset or 0 if self.storage.scope is Scope.SHARED else 0
+
+    @property
+    def threads(self) -> int:
+        """The threads that may execute the access, a bit for each."""
+        return self._mask()[0]
+
+    @property
+    def threads_are_known(self) -> bool:
+        """Whether :attr:`threads` follows from thread conditions alone (uniform conditions aside)."""
+        return self._mask()[1]
+
+    def _mask(self) -> tuple[int, bool]:
+        if not self.masks:
+            self.masks.append(active_threads(self.context))
+        return self.masks[0]
+
+    def describe(self) -> str:
+        verb = ("TMA write of" if self.is_write else "TMA read of") if self.asynchronous else ""
+        verb = verb or ("write of" if self.is_write else "read of")
+        return f"{verb} {self.storage.name}" + (f" ({self.location})" if self.location else "")
+
+
+def active_threads(context: Context) -> tuple[int, bool]:
+    """The threads that satisfy the conditions of ``context`` (bit t: thread t), and whether no other per-thread condition
+    may exclude some of them."""
+    import numpy as np
+
+    threads = np.arange(context.first_thread, context.first_thread + context.threads)
+    everyone = ((1 << context.threads) - 1) << context.first_thread
+    inside, known = np.ones(context.threads, bool), True
+    for condition in context.conditions:
+        try:
+            inside &= np.asarray(evaluate(condition, {context.thread: threads})).astype(bool)
+        except NotEnumerable:
+            names = {node.name for node in walk(condition) if isinstance(node, Var)}
+            loops = {axis.name for axis in context.loops}
+            reads = any(isinstance(node, Load) for node in walk(condition))
+            known &= not reads and names <= context.uniform | loops
+    if inside.all():
+        return everyone, known
+    mask = 0
+    for thread in threads[inside]:
+        mask |= 1 << int(thread)
+    return mask, known
+
+
+def accesses(statement: Statement, context: Context) -> list[Access]:
+    """The accesses to GLOBAL, SHARED and BARRIER memory in ``statement``, in program order, loops inside enumerated."""
+    return list(_statement(statement, context))
+
+
+def _statement(node: Statement, context: Context) -> Iterator[Access]:
+    match node:
+        case Seq(statements):
+            for statement in statements:
+                yield from _statement(statement, context)
+                if isinstance(statement, Let):
+                    context = context.with_let(statement)
+        case For(_, start, stop, _, _, body):
+            yield from _loads(start, context, node)
+            yield from _loads(stop, context, node)
+            yield from _statement(body, context.with_loop(node, symbolic=False))
+        case While(condition, body):
+            again = replace(context, repeated=True)
+            yield from _loads(condition, again, node)
+            yield from _statement(body, again)
+        case If(condition, then, otherwise):
+            yield from _loads(condition, context, node)
+            yield from _statement(then, context.with_condition(condition))
+            if otherwise is not None:
+                yield from _statement(otherwise, context.with_condition(condition, holds=False))
+        case Store(buffer, indices, value):
+            for expression in (*indices, value):
+                yield from _loads(expression, context, node)
+            yield from _memory_access(buffer, indices[0], value.dtype.bits * value.dtype.lanes, True, context, node)
+        case gpu_ops.GpuOp():
+            yield from operation_accesses(node, context)
+        case Role(_, first_thread, threads, body):
+            yield from _statement(body, context.for_threads(first_thread, threads))
+        case _:
+            for child in children(node):
+                yield from _loads(child, context, node) if isinstance(child, Expr) else _statement(child, context)
+
+
+def expression_accesses(expression: Expr, context: Context, statement: Statement) -> list[Access]:
+    """The reads in ``expression``, which belongs to ``statement``."""
+    return list(_loads(expression, context, statement))
+
+
+def _loads(expression: Expr, context: Context, statement: Statement) -> Iterator[Access]:
+    match expression:
+        case Select(condition, if_true, if_false, _):
+            yield from _loads(condition, context, statement)
+            yield from _loads(if_true, context.with_condition(condition), statement)
+            yield from _loads(if_false, context.with_condition(condition, holds=False), statement)
+        case LogicalAnd(left, right, _):
+            yield from _loads(left, context, statement)
+            yield from _loads(right, context.with_condition(left), statement)
+        case LogicalOr(left, right, _):
+            yield from _loads(left, context, statement)
+            yield from _loads(right, context.with_condition(left, holds=False), statement)
+        case _:
+            for child in children(expression):
+                yield from _loads(child, context, statement)
+            if isinstance(expression, Load):
+                bits = expression.dtype.bits * expression.dtype.lanes
+                yield from _memory_access(expression.buffer, expression.indices[0], bits, False, context, statement)
+
+
+_MEMORY_SCOPES = (Scope.GLOBAL, Scope.SHARED, Scope.BARRIER)
+
+
+def _memory_access(
+    buffer: Buffer, index: Expr, bits: int, is_write: bool, context: Context, statement: Statement
+) -> Iterator[Access]:
+    if buffer.scope in _MEMORY_SCOPES:
+        element = buffer.dtype.bits * buffer.dtype.lanes
+        place = inlined(index, context)
+        yield Access(buffer.storage, is_write, place, element, bits, context, location=statement.location)
+
+
+def operation_accesses(node: gpu_ops.GpuOp, context: Context) -> Iterator[Access]:
+    """The accesses of one GPU op. Barrier objects are written by their initialisation and read by every other use."""
+    for child in children(node):
+        if isinstance(child, Expr):
+            yield from _loads(child, context, node)
+    barrier, index = getattr(node, "barrier", None), getattr(node, "index", None)
+    if isinstance(barrier, Buffer) and isinstance(index, Expr):
+        initialises = isinstance(node, gpu_ops.MbarrierInit)
+        yield Access(barrier.storage, initialises, inlined(index, context), 64, 64, context, location=node.location)
+    if isinstance(node, (gpu_ops.TmaLoad, gpu_ops.TmaStore)):
+        loads = isinstance(node, gpu_ops.TmaLoad)
+        shared = node.shared
+        tensor, extents, box_bytes = context.tensor_maps[node.tensor_map]
+        element = shared.dtype.bits * shared.dtype.lanes
+        common: dict[str, Any] = dict(
+            context=context, asynchronous=True, retired_by=shared.storage.name, location=node.location
+        )
+        place = inlined(node.offset, context)
+        on_chip = Access(shared.storage, loads, place, element, 8 * box_bytes, **common)
+        corner = [inlined(coordinate, context) for coordinate in node.coordinates]
+        box = tuple((c, extent) for c, extent in zip(corner, extents, strict=True) if c is not None)
+        in_memory = Access(Storage(tensor, Scope.GLOBAL), not loads, None, 8, 8, box=box, **common)
+        yield from (in_memory, on_chip) if loads else (on_chip, in_memory)
+
+
+def footprint(access: Access, also: frozenset[str] = frozenset()) -> Footprint:
+    """The bytes of ``access``, with the loops inside its statement enumerated and those of ``also``, loops around it."""
+    if also not in access.footprints:
+        try:
+            access.footprints[also] = _enumerate(access, also)
+        except NotEnumerable:
+            access.footprints[also] = Footprint()
+    return access.footprints[also]
+
+
+def _enumerate(access: Access, also: frozenset[str]) -> Footprint:
+    import numpy as np
+
+    context = access.context
+    if access.index is None or access.width_bits % 8 and access.width_bits > 8:
+        raise NotEnumerable
+    space = _Space(access, also)
+    terms, residual = separate(access.index, space.values.keys(), context.uniform | space.symbolic)
+    if residual and access.element_bits % 8:
+        raise NotEnumerable
+    index: Any = np.zeros((1,) * space.rank, np.int64)
+    for factor, term in terms:
+        index = index + factor * evaluate(term, space.values)
+    inside, complete = space.inside(context.conditions)
+    lowest = index * access.element_bits // 8
+    width = max(1, access.width_bits // 8)
+    start, granule, owners, repeats = _owner_table(lowest, width, space, inside)
+    in_bytes = frozenset((term, factor * access.element_bits // 8) for term, factor in residual)
+    return Footprint(start, granule, owners, in_bytes, complete and space.complete, repeats)
+
+
+class _Space:
+    """The index space of an access: threads along axis 0, one more axis for each enumerated loop that matters to it."""
+
+    def __init__(self, access: Access, also: frozenset[str]) -> None:
+        import numpy as np
+
+        context = access.context
+        wanted = [a for i, a in enumerate(context.loops) if i >= context.outer or a.name in also]
+        self.symbolic = frozenset(a.name for a in context.loops) - {a.name for a in wanted}
+        self.repeated, self.complete, self.bound_masks = context.repeated, not context.repeated, []
+        expressions = [access.index, *context.conditions]
+        expressions += [bound for axis in wanted for bound in (axis.start, axis.stop)]
+        used = {n.name for e in expressions if e is not None for n in walk(e) if isinstance(n, Var)}
+        self.rank = 1 + len(wanted)
+        shape = (-1,) + (1,) * len(wanted)
+        thread = np.arange(context.first_thread, context.first_thread + context.threads).reshape(shape)
+        self.values: dict[str, Any] = {context.thread: thread}
+        points = context.threads
+        for position, axis in enumerate(wanted, start=1):
+            points *= self._add(axis, position, axis.name in used)
+            if points > MAXIMUM_POINTS:
+                raise NotEnumerable
+
+    def _add(self, axis: Axis, position: int, used: bool) -> int:
+        import numpy as np
+
+        try:
+            start, stop = evaluate(axis.start, self.values), evaluate(axis.stop, self.values)
+        except NotEnumerable:
+            self.repeated, self.complete = True, False
+            return 1
+        trips = -((start - stop) // axis.step) if axis.step > 0 else -((stop - start) // -axis.step)
+        longest = int(np.max(trips))
+        if longest <= 0 or longest > MAXIMUM_POINTS:
+            raise NotEnumerable
+        if not used and bool(np.min(trips) == longest):
+            self.repeated |= longest > 1
+            return 1
+        shape = [1] * self.rank
+        shape[position] = longest
+        counter = np.arange(longest).reshape(shape)
+        self.values[axis.name] = start + counter * axis.step
+        if bool(np.min(trips) < longest):
+            self.bound_masks.append(counter < trips)
+        return longest
+
+    def inside(self, conditions: tuple[Expr, ...]) -> tuple[Any, bool]:
+        """Mask of the points at which the access happens (None: all), and whether every condition was evaluated."""
+        import numpy as np
+
+        mask, complete = None, True
+        for part in self.bound_masks:
+            mask = part if mask is None else mask & part
+        for condition in conditions:
+            try:
+                part = np.asarray(evaluate(condition, self.values)).astype(bool)
+            except NotEnumerable:
+                complete = False
+                continue
+            mask = part if mask is None else mask & part
+        return mask, complete
+
+
+def _owner_table(lowest: Any, width: int, space: _Space, inside: Any) -> tuple[int, int, Any, bool]:
+    """(start, granule, owners, repeats) from the first byte of every point's access and its width in bytes."""
+    import numpy as np
+
+    thread = next(iter(space.values.values()))
+    shape = np.broadcast_shapes(*(np.shape(v) for v in space.values.values()), np.shape(lowest))
+    lowest, thread = np.broadcast_to(lowest, shape).ravel(), np.broadcast_to(thread, shape).ravel()
+    iteration = np.broadcast_to(np.arange(prod(shape[1:])).reshape((1, *shape[1:])), shape).ravel()
+    if inside is not None:
+        chosen = np.broadcast_to(inside, shape).ravel()
+        lowest, thread, iteration = lowest[chosen], thread[chosen], iteration[chosen]
+    if lowest.size == 0:
+        return 0, 1, np.full(0, NOBODY, np.int16), False
+    start = int(lowest.min())
+    granule = gcd(width, int(np.gcd.reduce(lowest - start)))
+    granule = gcd(granule, start) if start else granule
+    cells, each = (int(lowest.max()) - start + width) // granule, width // granule
+    if cells > MAXIMUM_POINTS or lowest.size * each > MAXIMUM_POINTS:
+        raise NotEnumerable
+    first = (lowest - start) // granule
+    if each > 1 and lowest.size > 1:
+        first = (first[:, None] + np.arange(each)[None, :]).ravel()
+        thread, iteration = np.repeat(thread, each), np.repeat(iteration, each)
+    elif each > 1:
+        return start, granule, np.full(each, thread[0], np.int16), False
+    owners = np.full(cells, NOBODY, np.int16)
+    owners[first] = thread
+    shared = owners[first] != thread
+    if not shared.any():
+        return start, granule, owners, False
+    last = np.full(cells, -1, np.int64)
+    last[first] = iteration
+    several = first[shared]
+    owners[several] = SEVERAL
+    differs = (last[first] != iteration) & (owners[first] == SEVERAL)
+    return start, granule, owners, bool(differs.any()) or space.repeated
+
+
+def mentions(access: Access, names: frozenset[str]) -> bool:
+    """Whether the address or the conditions of ``access`` depend on one of the variables ``names``."""
+    expressions = [e for e in (access.index, *access.context.conditions) if e is not None]
+    return any(depends_on(e, names) for e in expressions)

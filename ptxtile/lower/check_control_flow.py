@@ -1,0 +1,52 @@
+"""Refuses tile operations that only part of a CTA's threads would reach.
+
+A copy, a fill or a parallel loop is carried out by all threads together. Under a condition that differs between threads it
+would hang or leave elements out, so that is an error at the user's line.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ptxtile.errors import Location, LoweringError
+from ptxtile.ir.expressions import Expr
+from ptxtile.ir.program import Program
+from ptxtile.ir.rewrite import children
+from ptxtile.ir.statements import For, If, ParallelFor, While
+from ptxtile.ir.tile_ops import Copy, Fill
+from ptxtile.lower.options import Options
+from ptxtile.lower.thread_dependence import ThreadDependence
+from ptxtile.target import Target
+
+_TILE_OPERATIONS = {Copy: "copy", Fill: "fill", ParallelFor: "T.Parallel loop"}
+
+
+def run(program: Program, target: Target, options: Options) -> Program:
+    for kernel in program.kernels:
+        _check(kernel.body, ThreadDependence(kernel), None)
+    return program
+
+
+def _check(node: Any, uniformity: ThreadDependence, divergence: Location | str | None) -> None:
+    name = _TILE_OPERATIONS.get(type(node))
+    if name and divergence is not None:
+        raise LoweringError(
+            f"this {name} is reached by only some of the threads",
+            location=node.location,
+            expected="control flow that is the same in all threads of the CTA around a tile operation",
+            got=f"a condition or loop bound that depends on the thread ({divergence})",
+            hint="move the condition inside a T.Parallel loop, or make it depend on block indices and sizes only",
+        )
+    if isinstance(node, ParallelFor):
+        return
+    if isinstance(node, For):
+        uniform = uniformity.is_uniform(node.start) and uniformity.is_uniform(node.stop)
+    elif isinstance(node, (If, While)):
+        uniform = uniformity.is_uniform(node.condition)
+    else:
+        uniform = True
+    if not uniform:
+        divergence = node.location or "thread-dependent"
+    for child in children(node):
+        if not isinstance(child, Expr):
+            _check(child, uniformity, divergence)

@@ -1,0 +1,78 @@
+"""Indices become one element offset from the start of the storage.
+
+Input: thread stage. Output: gpu stage: strides, view offsets, shared layouts and swizzles are arithmetic now, in 64 bits where
+a tensor may have an offset of 2³¹ or more.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from ptxtile.ir.buffers import Buffer, Scope
+from ptxtile.ir.expressions import Expr, Load, as_expr, cast, constant
+from ptxtile.ir.gpu_ops import TmaLoad, TmaStore
+from ptxtile.ir.layouts import SharedLayout
+from ptxtile.ir.program import Kernel, Program
+from ptxtile.ir.rewrite import copy_with, map_children
+from ptxtile.ir.statements import Statement, Store, View
+from ptxtile.ir.types import int32, int64
+from ptxtile.lower.legalize import index_dtype, widen
+from ptxtile.lower.options import Options
+from ptxtile.lower.scopes import ScopedRewriter, analyzer_for
+from ptxtile.lower.simplify import simplify_expression
+from ptxtile.target import Target
+
+
+def run(program: Program, target: Target, options: Options) -> Program:
+    kernels = tuple(replace(k, body=_Flattening(program, k).visit(k.body)) for k in program.kernels)
+    return replace(program, kernels=kernels, stage="gpu")
+
+
+class _Flattening(ScopedRewriter):
+    def __init__(self, program: Program, kernel: Kernel) -> None:
+        super().__init__(analyzer_for(program, kernel))
+
+    def visit(self, node: Any) -> Any:
+        if isinstance(node, View):
+            return None
+        return super().visit(node)
+
+    def expression(self, node: Expr) -> Expr:
+        node = map_children(node, self.expression)
+        if isinstance(node, Load):
+            return Load(node.buffer, (self._offset(node.buffer, node.indices),), node.dtype)
+        return node
+
+    def rewrite_Store(self, node: Store) -> Statement:
+        return copy_with(node, {"indices": (self._offset(node.buffer, node.indices),)})
+
+    def rewrite_TmaLoad(self, node: TmaLoad) -> Statement:
+        return self._simplified(node)
+
+    def rewrite_TmaStore(self, node: TmaStore) -> Statement:
+        return self._simplified(node)
+
+    def _simplified(self, node: TmaLoad | TmaStore) -> Statement:
+        coordinates = tuple(simplify_expression(c, self.analyzer) for c in node.coordinates)
+        return copy_with(node, {"coordinates": coordinates, "offset": simplify_expression(node.offset, self.analyzer)})
+
+    def _offset(self, buffer: Buffer, indices: tuple[Expr, ...]) -> Expr:
+        """Elements from the start of the storage."""
+        if buffer.scope in (Scope.REGISTER, Scope.BARRIER):
+            (index,) = indices
+            return simplify_expression(index, self.analyzer)
+        if not indices:
+            return constant(0)
+        if isinstance(buffer.layout, SharedLayout):
+            offset = as_expr(buffer.layout(tuple(cast(index, int32) for index in indices)))
+            return simplify_expression(offset + as_expr(buffer.offset), self.analyzer)
+        dtype = index_dtype(buffer, self.analyzer) if buffer.scope is Scope.GLOBAL else int32
+        if dtype == int64:
+            indices = tuple(widen(index, self.analyzer) for index in indices)
+        elif any(index.dtype != int32 for index in indices):
+            dtype = int64
+        offset: Expr = cast(as_expr(buffer.offset), dtype)
+        for index, stride in zip(indices, buffer.strides, strict=True):
+            offset = offset + cast(index, dtype) * cast(as_expr(stride), dtype)
+        return simplify_expression(offset, self.analyzer)

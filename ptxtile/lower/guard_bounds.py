@@ -1,0 +1,103 @@
+"""Out-of-bounds accesses get their safe meaning: a read gives 0, a write is dropped.
+
+Input: async stage. Output: the same, every access to a tensor or shared buffer whose indices are not *proven* in range
+wrapped in its condition. Views count as buffers of their own, by their declared shape. TMA needs no guards: the tensor map
+has the bounds. Accesses that are proven to be always out of range are an error at the user's line.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from ptxtile.errors import Location, LoweringError
+from ptxtile.ir.analysis import Analyzer
+from ptxtile.ir.buffers import Buffer, Scope
+from ptxtile.ir.expressions import Expr, Load, LogicalAnd, LogicalOr, Select, as_expr, cast, constant, logical_and
+from ptxtile.ir.print_expressions import print_expression
+from ptxtile.ir.program import Program, Why
+from ptxtile.ir.rewrite import map_children
+from ptxtile.ir.statements import If, Statement, Store
+from ptxtile.lower.options import Options
+from ptxtile.lower.scopes import ScopedRewriter, analyzer_for
+from ptxtile.target import Target
+
+_GUARDED = (Scope.GLOBAL, Scope.SHARED, Scope.LOCAL, Scope.FRAGMENT)
+
+
+def run(program: Program, target: Target, options: Options) -> Program:
+    kernels, why = [], []
+    for kernel in program.kernels:
+        guard = _Guard(analyzer_for(program, kernel))
+        kernels.append(replace(kernel, body=guard.visit(kernel.body)))
+        why.extend(guard.why)
+    return replace(program, kernels=tuple(kernels)).with_why(*why)
+
+
+class _Guard(ScopedRewriter):
+    def __init__(self, analyzer: Analyzer) -> None:
+        super().__init__(analyzer)
+        self.why: list[Why] = []
+        self.location: Location | None = None
+
+    def visit(self, node: Any) -> Any:
+        if isinstance(node, Statement) and node.location is not None:
+            self.location = node.location
+        return super().visit(node)
+
+    def expression(self, node: Expr) -> Expr:
+        """Guards the loads inside, with the conditions of lazy operators assumed on the side where they hold."""
+        if isinstance(node, Select):
+            condition = self.expression(node.condition)
+            with self.analyzer.scope():
+                self.analyzer.assume(condition)
+                if_true = self.expression(node.if_true)
+            if_false = self.expression(node.if_false)
+            return Select(condition, if_true, if_false, node.dtype)
+        if isinstance(node, (LogicalAnd, LogicalOr)):
+            left = self.expression(node.left)
+            with self.analyzer.scope():
+                if isinstance(node, LogicalAnd):
+                    self.analyzer.assume(left)
+                right = self.expression(node.right)
+            return type(node)(left, right)
+        node = map_children(node, self.expression)
+        if isinstance(node, Load) and node.buffer.scope in _GUARDED:
+            condition = self.condition(node.buffer, node.indices, "read")
+            if condition is not None:
+                return Select(condition, node, constant(0, node.dtype), node.dtype)
+        return node
+
+    def rewrite_Store(self, node: Store) -> Statement:
+        if node.buffer.scope not in _GUARDED:
+            return node
+        condition = self.condition(node.buffer, node.indices, "write")
+        return node if condition is None else If(condition, node, location=node.location)
+
+    def condition(self, buffer: Buffer, indices: tuple[Expr, ...], what: str) -> Expr | None:
+        """What still has to hold for the access to be in range; None if it is proven."""
+        result: Expr | None = None
+        for dimension, (index, size) in enumerate(zip(indices, buffer.shape, strict=True)):
+            for comparison in _bounds(index, as_expr(size)):
+                proven = self.analyzer.prove(comparison)
+                if proven is False:
+                    raise LoweringError(
+                        f"this {what} of {buffer.name} is always out of range in dimension {dimension}",
+                        location=self.location,
+                        expected=f"an index of at least 0 and below {size if isinstance(size, int) else print_expression(size)}",
+                        got=f"index {print_expression(index)}",
+                    )
+                if proven is None:
+                    result = comparison if result is None else logical_and(result, comparison)
+        if result is not None:
+            subject = f"{what} of {buffer.name}"
+            reason = f"not proven: {print_expression(result)}"
+            self.why.append(Why("guard_bounds", subject, "guarded", reason, self.location))
+        return result
+
+
+def _bounds(index: Expr, size: Expr) -> tuple[Expr, Expr]:
+    if index.dtype != size.dtype:
+        wider = index.dtype if index.dtype.bits >= size.dtype.bits else size.dtype
+        index, size = cast(index, wider), cast(size, wider)
+    return index.ge(0), index.lt(size)

@@ -1,0 +1,136 @@
+"""Gives every fragment and every parallel loop its distribution over the threads.
+
+Input: async stage, tile operations expanded to parallel loops. Output: the same with ``layout`` in every ParallelFor's options
+and on every fragment buffer, and every access of a fragment local to its thread.
+
+Fragments used as scalars are replicated. Then loops are taken from the largest domain down: a loop follows the fragments that
+already have a layout (pulled back through its index map), else it gets the linear layout whose vector width suits all loops
+that share its fragments; fragments seen for the first time get the layout that this loop needs (projection). An access that
+still is not local goes through a tile in shared memory: correct for any pattern, and reported as *why*.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ptxtile.errors import LoweringError
+from ptxtile.ir.layouts import Fragment, linear_fragment, replicated_fragment
+from ptxtile.ir.names import NameSupply
+from ptxtile.ir.program import Kernel, Program, Why
+from ptxtile.lower.fragment_maps import FragmentAccess, project, pull_back, register_map
+from ptxtile.lower.options import Options
+from ptxtile.lower.parallel_loops import LoopCollection, ParallelLoop, collect_loops
+from ptxtile.lower.stage_fragments import Exchange, apply_layouts
+from ptxtile.target import Target
+
+
+def run(program: Program, target: Target, options: Options) -> Program:
+    names = NameSupply(program)
+    kernels, why = [], []
+    for kernel in program.kernels:
+        inference = _Inference(kernel, collect_loops(program, kernel))
+        inference.solve()
+        body, notes = apply_layouts(kernel, inference.loop_layouts, inference.fragments, inference.exchanges, names)
+        kernels.append(replace(kernel, body=body))
+        why.extend(notes)
+        why.extend(inference.why)
+    return replace(program, kernels=tuple(kernels)).with_why(*why)
+
+
+class _Inference:
+    """``fragments``: layout by fragment name. ``loop_layouts`` and ``exchanges`` are keyed by the loop's identity."""
+
+    def __init__(self, kernel: Kernel, collection: LoopCollection) -> None:
+        self.kernel = kernel
+        self.loops = collection.loops
+        self.scalars = collection.scalars
+        self.fragments: dict[str, Fragment] = {}
+        self.loop_layouts: dict[int, Fragment] = {}
+        self.exchanges: dict[int, list[Exchange]] = {}
+        self.why: list[Why] = []
+
+    def solve(self) -> None:
+        threads = self.kernel.user_threads or self.kernel.threads
+        for name, buffer in self.scalars.items():
+            self.fragments[name] = replicated_fragment(buffer.static_shape, threads)
+        widths = _shared_widths(self.loops)
+        for entry in sorted(self.loops, key=lambda entry: -entry.iterations):
+            layout = self._choose(entry, widths[id(entry.loop)])
+            self.loop_layouts[id(entry.loop)] = layout
+            for access in entry.accesses:
+                self._settle(entry, access, layout)
+
+    def _choose(self, entry: ParallelLoop, width: int) -> Fragment:
+        """The layout with the fewest non-local accesses; writes count double, since they cost two exchanges."""
+        candidates: list[Fragment] = []
+        for access in sorted(entry.accesses, key=lambda access: not access.is_write):
+            fragment = self.fragments.get(access.buffer.name)
+            if fragment is not None and fragment.threads == entry.threads:
+                candidate = pull_back(access, entry.loop, fragment)
+                if candidate is not None and candidate not in candidates:
+                    candidates.append(candidate)
+        candidates.append(free_layout(entry.loop.extents, entry.threads, width))
+        return min(candidates, key=lambda layout: self._cost(entry, layout))
+
+    def _cost(self, entry: ParallelLoop, layout: Fragment) -> int:
+        cost = 0
+        for access in entry.accesses:
+            fragment = self.fragments.get(access.buffer.name)
+            if fragment is not None and register_map(access, entry.loop, layout, fragment) is None:
+                cost += 2 if access.is_write else 1
+        return cost
+
+    def _settle(self, entry: ParallelLoop, access: FragmentAccess, layout: Fragment) -> None:
+        """Gives the access's fragment a layout if it has none; notes an exchange when the access is not local."""
+        name = access.buffer.name
+        if name not in self.fragments:
+            projected = project(access, entry.loop, layout)
+            self.fragments[name] = projected or free_layout(access.buffer.static_shape, entry.threads, 1)
+        if register_map(access, entry.loop, layout, self.fragments[name]) is not None:
+            return
+        if self.fragments[name].threads != entry.threads:
+            raise LoweringError(
+                f"{name} is used by two roles with different numbers of threads",
+                location=entry.loop.location,
+                hint="hand the tile over through shared memory",
+            )
+        exchanges = self.exchanges.setdefault(id(entry.loop), [])
+        known = next((e for e in exchanges if e.buffer.name == name), None)
+        if known is None:
+            exchanges.append(Exchange(access.buffer, access.is_write))
+            reason = "a parallel loop needs elements that other threads hold"
+            self.why.append(Why("infer_layouts", name, "goes through shared memory", reason, entry.loop.location))
+        else:
+            known.is_written |= access.is_write
+
+
+def free_layout(extents: tuple[int, ...], threads: int, width: int) -> Fragment:
+    """Consecutive threads take consecutive vectors of ``width`` elements; narrower when threads would stay idle."""
+    total = 1
+    for extent in extents:
+        total *= extent
+    while width > 1 and (extents[-1] % width or total < threads * width):
+        width //= 2
+    return linear_fragment(extents, threads, width)
+
+
+def _shared_widths(loops: list[ParallelLoop]) -> dict[int, int]:
+    """The vector width for each loop: the narrowest useful one among all loops that reach each other through fragments that
+    both index by their own variables in order (they will share one layout)."""
+    leader: dict[str, str] = {}
+
+    def find(name: str) -> str:
+        while leader.setdefault(name, name) != name:
+            name = leader[name]
+        return name
+
+    for entry in loops:
+        for access in entry.accesses:
+            if access.is_identity(entry.loop):
+                leader[find(access.buffer.name)] = find(f"loop {id(entry.loop)}")
+    width: dict[str, int] = {}
+    for entry in loops:
+        if entry.width > 1:
+            group = find(f"loop {id(entry.loop)}")
+            width[group] = min(width.get(group, entry.width), entry.width)
+    return {id(entry.loop): width.get(find(f"loop {id(entry.loop)}"), 1) for entry in loops}

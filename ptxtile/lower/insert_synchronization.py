@@ -1,0 +1,171 @@
+"""Inserts the barriers and proxy fences that the memory accesses of a kernel need.
+
+Input: a gpu-stage program with placed shared memory, without barriers and fences except those that come with mbarrier
+initialisation. Output: the same with ``BarSync``, ``FenceProxyAsync``, ``FenceMbarrierInit`` and, where a kernel touches what
+its own TMA stores wrote, ``BulkWaitGroup``. Invariant: any two accesses to one byte by different threads, one of them a
+write, are ordered; an access through the other proxy comes after a fence; a barrier stands only where all threads of the CTA
+(or of the role) arrive; no barrier can be taken away.
+
+The walk (:mod:`ptxtile.lower.synchronization_walk`) finds the places; here its decisions are pruned and written down. A
+barrier of the whole CTA is ``BarSync(0, kernel.threads)``, which means all threads of the CTA, also when their number is no
+multiple of 32. A role's barrier has an id of its own (1 to 15) and the role's threads, rounded up to whole warps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from ptxtile.errors import LoweringError, ResourceError
+from ptxtile.ir.access import kernel_context
+from ptxtile.ir.gpu_ops import BarSync, BulkWaitGroup, FenceMbarrierInit, FenceProxyAsync
+from ptxtile.ir.program import Kernel, Program, Why
+from ptxtile.ir.rewrite import walk
+from ptxtile.ir.statements import For, If, Role, Seq, Specialized, Statement, While
+from ptxtile.lower.hazards import Decision, Path
+from ptxtile.lower.options import Options
+from ptxtile.lower.synchronization_walk import Walk, find_decisions
+from ptxtile.target import Target
+
+NAMED_BARRIERS = 16
+"""Barrier resources of a CTA (PTX ISA, bar.sync); 0 is the whole CTA's."""
+
+MAXIMUM_PRUNED = 64
+"""A kernel with more barriers than this is not searched for superfluous ones."""
+
+PASS_NAME = "insert_synchronization"
+
+
+def run(program: Program, target: Target, options: Options) -> Program:
+    """``program`` with every hazard ordered. LoweringError where no barrier can be placed, ResourceError for too many ids."""
+    kernels, records = [], []
+    for kernel in program.kernels:
+        walked = _decide(program, kernel)
+        body = _insert(kernel.body, (), walked, _Barriers(kernel))
+        kernels.append(replace(kernel, body=body) if body is not kernel.body else kernel)
+        for _, decision in sorted(walked.decisions.items(), key=lambda item: _order(item[0])):
+            for what, reason, location in decision.reasons:
+                records.append(Why(PASS_NAME, kernel.name, f"inserted {what}", reason, location))
+        records += [Why(PASS_NAME, kernel.name, "left as it is", note, where) for note, where in walked.notes.items()]
+    return replace(program, kernels=tuple(kernels)).with_why(*records)
+
+
+def _order(path: Path) -> tuple[str, ...]:
+    return tuple(f"{part:08d}" if isinstance(part, int) else part for part in path)
+
+
+def _decide(program: Program, kernel: Kernel) -> Walk:
+    """A walk whose decisions suffice, and from which no barrier can be left out."""
+    context = kernel_context(program, kernel)
+    walked = find_decisions(kernel, context, {})
+    barriers = {path for path, decision in walked.decisions.items() if decision.barrier}
+    if not 2 <= len(barriers) <= MAXIMUM_PRUNED or not any(isinstance(n, (For, While)) for n in walk(kernel.body)):
+        return walked  # without loops, placing each barrier as late as possible is minimal already
+    for path in sorted(barriers, key=_order):
+        fewer = find_decisions(kernel, context, _only(walked, barriers - {path}), known=walked)
+        if all(path in barriers for path, decision in fewer.decisions.items() if decision.barrier):
+            if path not in fewer.decisions or not fewer.decisions[path].barrier:
+                walked, barriers = fewer, barriers - {path}
+    return walked
+
+
+def _only(walked: Walk, paths: set[Path]) -> dict[Path, Decision]:
+    """The decisions of ``walked`` for barriers at ``paths``, without their fences, which the next walk finds again."""
+    return {
+        path: Decision(barrier=True, reasons=[r for r in decision.reasons if "barrier" in r[0]])
+        for path, decision in walked.decisions.items()
+        if path in paths
+    }
+
+
+class _Barriers:
+    """Gives out the barrier of a kernel's CTA and of each role."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self._kernel = kernel
+        self._taken = {0} | {node.id for node in walk(kernel.body) if isinstance(node, BarSync)}
+        self._of_role: dict[str, int] = {}
+
+    def get(self, role: Role | None) -> BarSync:
+        if role is None:
+            return BarSync(0, self._kernel.threads)
+        whole_warps = -(-role.threads // 32) * 32
+        last = role.first_thread + role.threads == self._kernel.threads
+        if role.first_thread % 32 or (role.threads % 32 and not last):
+            raise LoweringError(
+                f"role {role.name} needs a barrier, but its threads are not whole warps",
+                location=role.location,
+                expected="a first thread and a thread count that are multiples of 32",
+                got=f"threads {role.first_thread} to {role.first_thread + role.threads - 1}",
+            )
+        if role.name not in self._of_role:
+            free = [number for number in range(1, NAMED_BARRIERS) if number not in self._taken]
+            if not free:
+                raise ResourceError(
+                    f"no named barrier is left for role {role.name}",
+                    location=role.location or self._kernel.location,
+                    expected=f"at most {NAMED_BARRIERS - 1} named barriers in a kernel",
+                    got=f"{len(self._taken)} in use",
+                    hint="use fewer roles that need barriers",
+                )
+            self._of_role[role.name] = free[0]
+            self._taken.add(free[0])
+        return BarSync(self._of_role[role.name], whole_warps)
+
+
+def _statements(decision: Decision, barriers: _Barriers, role: Role | None, place: Statement) -> Iterator[Statement]:
+    location = place.location
+    if decision.wait:
+        yield BulkWaitGroup(0, False, location=location)
+    for space in sorted(decision.fences):
+        if space == "mbarrier_init":
+            yield FenceMbarrierInit(location=location)
+        else:
+            yield FenceProxyAsync(space, location=location)
+    if decision.barrier:
+        yield replace(barriers.get(role), location=location)
+
+
+def _insert(node: Statement, path: Path, walked: Walk, barriers: _Barriers, role: Role | None = None) -> Statement:
+    """``node`` with the decisions for statements inside it carried out; for itself too, unless it stands in a Seq."""
+    if isinstance(node, Seq):
+        result: list[Statement] = []
+        for position, statement in enumerate(node.statements):
+            inner = (*path, position)
+            if inner in walked.decisions:
+                result.extend(_statements(walked.decisions[inner], barriers, role, statement))
+            result.append(_insert_inside(statement, inner, walked, barriers, role))
+        same = len(result) == len(node.statements) and all(a is b for a, b in zip(result, node.statements, strict=True))
+        return node if same else replace(node, statements=tuple(result))
+    inside = _insert_inside(node, path, walked, barriers, role)
+    if path in walked.decisions:
+        return Seq((*_statements(walked.decisions[path], barriers, role, node), inside))
+    return inside
+
+
+def _insert_inside(node: Statement, path: Path, walked: Walk, barriers: _Barriers, role: Role | None) -> Statement:
+    match node:
+        case Seq():
+            return _insert(node, path, walked, barriers, role)
+        case For() | While():
+            body = _insert(node.body, (*path, "body"), walked, barriers, role)
+            end = walked.decisions.get((*path, "end"))
+            if end is not None:
+                kept = body.statements if isinstance(body, Seq) else (body,)
+                body = Seq((*kept, *_statements(end, barriers, role, node)))
+            return node if body is node.body else replace(node, body=body)
+        case If():
+            then = _insert(node.then, (*path, "then"), walked, barriers, role)
+            otherwise = node.otherwise
+            if otherwise is not None:
+                otherwise = _insert(otherwise, (*path, "otherwise"), walked, barriers, role)
+            same = then is node.then and otherwise is node.otherwise
+            return node if same else replace(node, then=then, otherwise=otherwise)
+        case Specialized():
+            roles = []
+            for position, inner in enumerate(node.roles):
+                body = _insert(inner.body, (*path, position), walked, barriers, inner)
+                roles.append(inner if body is inner.body else replace(inner, body=body))
+            same = all(a is b for a, b in zip(roles, node.roles, strict=True))
+            return node if same else replace(node, roles=tuple(roles))
+    return node

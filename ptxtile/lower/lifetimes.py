@@ -1,0 +1,267 @@
+"""From when to when the contents of each shared storage matter.
+
+Statements are numbered in program order. A storage lives from its first access to its last, and through the whole of a loop
+unless every iteration writes what it reads. A TMA store reads until the wait that retires it. Roles run at the same time:
+inside a ``Specialized`` each role has a clock of its own, and a storage of several roles lives in all of it, except a
+*one-shot hand-over*: one role only loads it by TMA, once, and another waits for that and uses it; such a storage lives in the
+clock of its user.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from ptxtile.ir import gpu_ops
+from ptxtile.ir.access import NOBODY, Access, Context, accesses, expression_accesses, footprint, kernel_context
+from ptxtile.ir.buffers import Scope
+from ptxtile.ir.program import Kernel, Program
+from ptxtile.ir.rewrite import buffers_of, walk
+from ptxtile.ir.statements import Allocate, Break, Continue, For, If, Let, Role, Seq, Specialized, Statement, While
+
+if TYPE_CHECKING:
+    import numpy as np
+
+BEFORE, AFTER = float("-inf"), float("inf")
+
+
+@dataclass(frozen=True, slots=True)
+class Lifetime:
+    """Positions from ``start`` to ``end``, both included, on the kernel's clock; ``role`` and its own interval where all of
+    the storage's accesses inside a Specialized belong to one role (``specialized``: that statement's position)."""
+
+    start: float
+    end: float
+    specialized: float | None = None
+    role: str | None = None
+    role_start: float = BEFORE
+    role_end: float = AFTER
+
+    def overlaps(self, other: Lifetime) -> bool:
+        """Whether both contents matter at some time."""
+        low, high = max(self.start, other.start), min(self.end, other.end)
+        if low > high:
+            return False
+        if low == high == self.specialized == other.specialized and self.role is not None and self.role == other.role:
+            return self._in_role(low)[0] <= other._in_role(low)[1] and other._in_role(low)[0] <= self._in_role(low)[1]
+        return True
+
+    def _in_role(self, position: float) -> tuple[float, float]:
+        """The interval on the role's clock; open-ended where the storage also lives before or after."""
+        start = BEFORE if self.start < position else self.role_start
+        return start, AFTER if self.end > position else self.role_end
+
+
+@dataclass(slots=True)
+class _Use:
+    """One access, or one wait that retires (``access`` None), of a storage at a position of a clock."""
+
+    position: int
+    access: Access | None
+    role: str | None
+    specialized: int | None
+    loops: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class _Loop:
+    """``depth``: For loops around the body, this one included."""
+
+    start: int
+    depth: int
+    end: int = 0
+    allocated: set[str] = field(default_factory=set)
+    in_flight_at_end: set[str] = field(default_factory=set)
+
+
+class Lifetimes:
+    """The lifetimes of a kernel's SHARED storages, by name."""
+
+    def __init__(self, program: Program, kernel: Kernel) -> None:
+        self._clock = 0
+        self._uses: dict[str, list[_Use]] = defaultdict(list)
+        self._loops: dict[int, _Loop] = {}
+        self._role: str | None = None
+        self._specialized: int | None = None
+        self._span: dict[int, int] = {}
+        self._storing: set[str] = set()  # storages that TMA stores may still be reading
+        self._loading: set[str] = set()  # storages that TMA loads may still be writing
+        self._walk(kernel.body, kernel_context(program, kernel), ())
+        self._never_retired = self._storing
+        self.of = {name: self._lifetime(name) for name in self._uses}
+
+    # -- collecting uses -------------------------------------------------------------------------------------------
+
+    def _walk(self, node: Statement, context: Context, loops: tuple[int, ...]) -> None:
+        self._clock += 1
+        match node:
+            case Seq(statements):
+                for statement in statements:
+                    self._walk(statement, context, loops)
+                    if isinstance(statement, Let):
+                        context = context.with_let(statement)
+            case For() | While():
+                self._walk_loop(node, context, loops)
+            case If(condition, then, otherwise):
+                self._use_accesses(expression_accesses(condition, context, node), loops)
+                self._walk(then, context.with_condition(condition), loops)
+                if otherwise is not None:
+                    self._walk(otherwise, context.with_condition(condition, holds=False), loops)
+            case Specialized(roles):
+                self._walk_roles(roles, context, loops)
+            case Allocate(buffer):
+                for number in loops:
+                    self._loops[number].allocated.add(buffer.storage.name)
+            case _:
+                self._use_accesses(accesses(node, context), loops)
+                self._use_waits(node, loops)
+
+    def _walk_loop(self, node: For | While, context: Context, loops: tuple[int, ...]) -> None:
+        number = self._clock
+        bounds = (node.start, node.stop) if isinstance(node, For) else (node.condition,)
+        loops = (*loops, number)
+        for bound in bounds:
+            self._use_accesses(expression_accesses(bound, context, node), loops)
+        inner = context.with_loop(node, symbolic=True) if isinstance(node, For) else context
+        self._loops[number] = _Loop(number, len(inner.loops))
+        leaves = any(isinstance(inside, (Break, Continue)) for inside in walk(node.body))
+        if isinstance(node, While) or leaves:
+            inner = replace(inner, repeated=True)  # what stands in it may happen less often than the bounds say
+        self._walk(node.body, inner, loops)
+        self._clock += 1
+        self._loops[number].end = self._clock
+        self._loops[number].in_flight_at_end = self._storing | self._loading
+
+    def _walk_roles(self, roles: tuple[Role, ...], context: Context, loops: tuple[int, ...]) -> None:
+        outer_storing, self._specialized = set(self._storing), self._clock
+        first = self._clock
+        for role in roles:
+            self._role, self._storing = role.name, set(outer_storing)
+            self._walk(role.body, context.for_threads(role.first_thread, role.threads), loops)
+            outer_storing |= self._storing
+        self._role, self._specialized, self._storing = None, None, outer_storing
+        self._span[first] = self._clock
+
+    def _use_accesses(self, found: list[Access], loops: tuple[int, ...]) -> None:
+        for access in found:
+            if access.storage.scope is Scope.SHARED:
+                self._use(access.storage.name, access, loops)
+                if access.asynchronous:
+                    (self._loading if access.is_write else self._storing).add(access.storage.name)
+
+    def _use_waits(self, node: Statement, loops: tuple[int, ...]) -> None:
+        if isinstance(node, (gpu_ops.MbarrierWait, gpu_ops.BulkWaitGroup)):
+            names = {buffer.storage.name for buffer in buffers_of(node) if buffer.scope is Scope.SHARED}
+            if isinstance(node, gpu_ops.BulkWaitGroup):
+                names = names | self._storing if node.pending == 0 else names
+                self._storing -= names
+            else:
+                self._loading -= names
+            for name in sorted(names):
+                self._use(name, None, loops)
+
+    def _use(self, name: str, access: Access | None, loops: tuple[int, ...]) -> None:
+        self._uses[name].append(_Use(self._clock, access, self._role, self._specialized, loops))
+
+    # -- intervals -------------------------------------------------------------------------------------------------
+
+    def _lifetime(self, name: str) -> Lifetime:
+        uses = self._uses[name]
+        start, end = self._interval(name, uses)
+        if name in self._never_retired:
+            end = AFTER
+        inside = [use for use in uses if use.specialized is not None]
+        if not inside:
+            return Lifetime(start, end)
+        position = inside[0].specialized
+        assert position is not None
+        start, end = (self._outside(moment) for moment in (start, end))
+        if any(use.specialized != position for use in inside):
+            return Lifetime(start, end)
+        roles = {use.role for use in inside}
+        if len(roles) == 1:
+            own = self._interval(name, inside)
+            return Lifetime(start, end, position, inside[0].role, own[0], AFTER if name in self._never_retired else own[1])
+        user = _one_shot_user(inside)
+        if user is None:
+            return Lifetime(start, end, position)
+        own = self._interval(name, [use for use in inside if use.role == user])
+        last = AFTER if name in self._never_retired else own[1]
+        return Lifetime(start, end, position, user, BEFORE, last)
+
+    def _outside(self, moment: float) -> float:
+        """A position inside a Specialized as that statement's position."""
+        for first, last in self._span.items():
+            if first <= moment <= last:
+                return first
+        return moment
+
+    def _interval(self, name: str, uses: list[_Use]) -> tuple[float, float]:
+        start, end = min(use.position for use in uses), max(use.position for use in uses)
+        for number in {number for use in uses for number in use.loops}:
+            loop = self._loops[number]
+            if self._carried(name, number):
+                start, end = min(start, loop.start), max(end, loop.end)
+        return start, end
+
+    def _carried(self, name: str, number: int) -> bool:
+        """Whether the contents may matter from one iteration of a loop to the next, or after an early exit."""
+        loop, uses = self._loops[number], self._uses[name]
+        if name in loop.in_flight_at_end:
+            return True
+        if any(number not in use.loops for use in uses):
+            return True
+        if name in loop.allocated:
+            return False
+        return not _written_before_read([use.access for use in uses if use.access is not None], loop)
+
+
+def _written_before_read(found: list[Access], loop: _Loop) -> bool:
+    """Whether each read of one iteration sees only bytes written earlier in it, by writes that surely happen."""
+    import numpy as np
+
+    size = found[0].storage.size if found else None
+    if size is None:
+        return False
+    written = np.zeros(size, bool)
+    for access in found:
+        touched = footprint(access, frozenset(axis.name for axis in access.context.loops[loop.depth :]))
+        exact = touched.exact and not touched.residual
+        if access.is_write:
+            if exact and touched.complete:
+                _mark(written, touched.start, touched.granule, touched.owners)
+            continue
+        needed = np.zeros(size, bool)
+        if exact:
+            _mark(needed, touched.start, touched.granule, touched.owners)
+        else:
+            needed[:] = True
+        if bool((needed & ~written).any()):
+            return False
+    return True
+
+
+def _mark(table: np.ndarray, start: int, granule: int, owners: np.ndarray | None) -> None:
+    """Sets the bytes that somebody owns, as far as they are inside the table."""
+    import numpy as np
+
+    assert owners is not None
+    owned = np.flatnonzero(owners != NOBODY)
+    places = (start + owned[:, None] * granule + np.arange(granule)[None, :]).ravel()
+    table[places[(places >= 0) & (places < len(table))]] = True
+
+
+def _one_shot_user(uses: list[_Use]) -> str | None:
+    """The role that waits for and uses what one other role loads by TMA exactly once; None for any other traffic."""
+    roles = {use.role for use in uses}
+    if len(roles) != 2 or any(use.loops for use in uses):
+        return None
+    for loader in roles:
+        (user,) = roles - {loader}
+        theirs = [use for use in uses if use.role == loader]
+        own = [use for use in uses if use.role == user]
+        loads_only = all(use.access is not None and use.access.asynchronous and use.access.is_write for use in theirs)
+        if loads_only and own[0].access is None:
+            return user
+    return None

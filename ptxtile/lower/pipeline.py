@@ -1,0 +1,101 @@
+"""The passes in order. Read it top to bottom: that is the road from tile IR to GPU IR.
+
+Each pass is a pure function ``run(program, target, options) -> program``. What must come before what, and why, is written in
+:data:`ORDER` and checked when this module is first used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ptxtile.ir.program import Program
+from ptxtile.lower import (
+    check_control_flow,
+    choose_shared_layouts,
+    complete_launch,
+    contract_fma,
+    elect_stores,
+    expand_copies,
+    expand_math,
+    flatten_buffers,
+    guard_bounds,
+    infer_layouts,
+    insert_synchronization,
+    legalize,
+    lower_loops,
+    lower_tma,
+    place_shared_memory,
+    plan_loads,
+    resolve_fragment_views,
+    select_paths,
+    simplify,
+    specialize_warps,
+    vectorize_loops,
+)
+from ptxtile.lower.options import Options
+from ptxtile.target import Target
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """``stage`` is the heading under which ``inspect --passes`` shows it (DESIGN: the road of a kernel)."""
+
+    name: str
+    stage: str
+    run: Callable[[Program, Target, Options], Program]
+
+
+PASSES: tuple[Pass, ...] = (
+    Pass("check_control_flow", "legalize", check_control_flow.run),
+    Pass("simplify_tiles", "legalize", simplify.run),
+    Pass("select_paths", "select paths", select_paths.run),
+    Pass("specialize_warps", "plan pipelines, specialize warps", specialize_warps.run),
+    Pass("plan_loads", "plan pipelines, specialize warps", plan_loads.run),
+    Pass("expand_copies", "infer layouts", expand_copies.run),
+    Pass("guard_bounds", "infer layouts", guard_bounds.run),
+    Pass("elect_stores", "infer layouts", elect_stores.run),
+    Pass("resolve_fragment_views", "infer layouts", resolve_fragment_views.run),
+    Pass("infer_layouts", "infer layouts", infer_layouts.run),
+    Pass("lower_loops", "lower tile ops", lower_loops.run),
+    Pass("vectorize_loops", "lower tile ops", vectorize_loops.run),
+    Pass("choose_shared_layouts", "infer layouts", choose_shared_layouts.run),
+    Pass("lower_tma", "lower tile ops", lower_tma.run),
+    Pass("flatten_buffers", "lower tile ops", flatten_buffers.run),
+    Pass("contract_fma", "lower tile ops", contract_fma.run),
+    Pass("expand_math", "lower tile ops", expand_math.run),
+    Pass("simplify_gpu", "lower tile ops", simplify.run),
+    Pass("legalize", "lower tile ops", legalize.run),
+    Pass("place_shared_memory", "place memory and synchronization", place_shared_memory.run),
+    Pass("insert_synchronization", "place memory and synchronization", insert_synchronization.run),
+    Pass("complete_launch", "finish", complete_launch.run),
+)
+
+ORDER: tuple[tuple[str, str, str], ...] = (
+    ("select_paths", "specialize_warps", "only copies on the TMA path can move to a producer"),
+    ("specialize_warps", "plan_loads", "loads without a role are issued by the threads that wait for them"),
+    ("plan_loads", "expand_copies", "TMA loads must not become loops"),
+    ("expand_copies", "guard_bounds", "the loops of copies need guards like the user's"),
+    ("guard_bounds", "infer_layouts", "vector widths depend on which guards remain"),
+    ("infer_layouts", "lower_loops", "a loop is split by its layout"),
+    ("expand_copies", "resolve_fragment_views", "copies of views are loops over their accesses by then"),
+    ("resolve_fragment_views", "infer_layouts", "a fragment has one layout, whatever it is called"),
+    ("vectorize_loops", "choose_shared_layouts", "bank conflicts depend on the width of the accesses"),
+    ("choose_shared_layouts", "lower_tma", "boxes follow the arrangement of the tile"),
+    ("lower_loops", "vectorize_loops", "lanes are loops of one thread"),
+    ("vectorize_loops", "flatten_buffers", "contiguity is visible on logical indices"),
+    ("flatten_buffers", "place_shared_memory", "lifetimes and hazards are about bytes"),
+    ("place_shared_memory", "insert_synchronization", "merged buffers create hazards of their own"),
+    ("insert_synchronization", "complete_launch", "the launch record comes last"),
+)
+"""(earlier, later, reason)."""
+
+
+def check_order(passes: tuple[Pass, ...] = PASSES) -> None:
+    """AssertionError when the table breaks one of the constraints."""
+    position = {entry.name: number for number, entry in enumerate(passes)}
+    for earlier, later, reason in ORDER:
+        assert position[earlier] < position[later], f"{earlier} must run before {later}: {reason}"
+
+
+check_order()

@@ -1,0 +1,187 @@
+"""Chooses how each copy is carried out, and says why.
+
+Input: tile stage. Output: tile stage, every Copy with a ``path``. A copy from registers to global memory whose tile can
+leave through TMA is split in two: registers → a staging tile in shared memory → global memory.
+Invariant: from here on a path is a constraint; later passes carry it out or fail.
+
+The rules of TMA are those of cuTensorMapEncodeTiled (CUDA driver API): rank 1…5, unit innermost stride, other strides and the
+base address multiples of 16 bytes, box sizes 1…256 with an innermost box of a multiple of 16 bytes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from ptxtile.errors import Location
+from ptxtile.ir.analysis import Analyzer
+from ptxtile.ir.buffers import Scope, allocate
+from ptxtile.ir.expressions import as_expr, constant_value
+from ptxtile.ir.program import Kernel, Program, TensorParameter, Why
+from ptxtile.ir.rewrite import Rewriter
+from ptxtile.ir.statements import Allocate, Seq, Statement
+from ptxtile.ir.tile_ops import Copy, CopyPath, Region
+from ptxtile.lower.options import Options
+from ptxtile.lower.thread_dependence import ThreadDependence
+from ptxtile.target import Feature, Target
+
+MAXIMUM_RANK = 5
+MAXIMUM_BOX = 256
+ALIGNMENT = 16
+TMA_DTYPES = frozenset(
+    ("bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float16", "bfloat16", "float32")
+    + ("float64", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu")
+)
+
+
+def run(program: Program, target: Target, options: Options) -> Program:
+    kernels, why = [], []
+    for kernel in program.kernels:
+        chooser = _PathChooser(program, kernel, target, options)
+        kernels.append(replace(kernel, body=chooser.visit(kernel.body)))
+        why.extend(chooser.why)
+    return replace(program, kernels=tuple(kernels)).with_why(*why)
+
+
+@dataclass(frozen=True, slots=True)
+class _Verdict:
+    legal: bool
+    reason: str
+
+
+class _PathChooser(Rewriter):
+    def __init__(self, program: Program, kernel: Kernel, target: Target, options: Options) -> None:
+        self.target, self.options = target, options
+        self.analyzer = Analyzer(program.facts)
+        self.alignments = {p.name: p.alignment for p in program.parameters if isinstance(p, TensorParameter)}
+        self.uniformity = ThreadDependence(kernel)
+        self.kernel = kernel
+        self.why: list[Why] = []
+        self.staged = 0
+
+    def rewrite_Copy(self, copy: Copy) -> Statement:
+        if copy.path is not None:
+            return copy
+        source, destination = copy.source.buffer.scope, copy.destination.buffer.scope
+        if (source, destination) == (Scope.GLOBAL, Scope.SHARED):
+            return self._choose(copy, CopyPath.TMA_LOAD, copy.source, copy.destination)
+        if (source, destination) == (Scope.SHARED, Scope.GLOBAL):
+            return self._choose(copy, CopyPath.TMA_STORE, copy.destination, copy.source)
+        if (source, destination) == (Scope.FRAGMENT, Scope.GLOBAL):
+            return self._stage_store(copy)
+        return replace(copy, path=CopyPath.VECTOR)
+
+    def _choose(self, copy: Copy, path: CopyPath, outer: Region, inner: Region) -> Copy:
+        verdict = self._judge(copy, outer, inner)
+        self._record(copy.location, copy, path if verdict.legal else CopyPath.VECTOR, verdict.reason)
+        return replace(copy, path=path if verdict.legal else CopyPath.VECTOR)
+
+    def _record(self, location: Location | None, copy: Copy, path: CopyPath, reason: str) -> None:
+        subject = f"copy {copy.source.buffer.name} -> {copy.destination.buffer.name}"
+        self.why.append(Why("select_paths", subject, path.value, reason, location))
+
+    def _stage_store(self, copy: Copy) -> Statement:
+        """registers → staging tile → TMA, when the roles of the seed's form are asked for; else direct vector stores.
+
+        Direct stores of 16 bytes a thread measure as fast as the staged form for one-shot kernels and need no shared memory.
+        """
+        if self.options.specialize_warps is not True:
+            self._record(copy.location, copy, CopyPath.VECTOR, "registers are stored directly with vector accesses")
+            return replace(copy, path=CopyPath.VECTOR)
+        tile = copy.destination.buffer.dtype
+        shape = copy.destination.extents
+        name = f"{copy.source.buffer.name}_staging_{self.staged}"
+        staging = allocate(name, Scope.SHARED, tile, shape, alignment=128)
+        whole = Region(staging, tuple(as_expr(0) for _ in shape), shape)
+        verdict = self._judge(copy, copy.destination, whole)
+        if not verdict.legal:
+            self._record(copy.location, copy, CopyPath.VECTOR, verdict.reason)
+            return replace(copy, path=CopyPath.VECTOR)
+        self.staged += 1
+        self._record(copy.location, copy, CopyPath.TMA_STORE, f"through the staging tile {name}: {verdict.reason}")
+        return Seq(
+            (
+                Allocate(staging, location=copy.location),
+                replace(copy, destination=whole, path=CopyPath.VECTOR),
+                replace(copy, source=whole, path=CopyPath.TMA_STORE),
+            ),
+            location=copy.location,
+        )
+
+    def _judge(self, copy: Copy, outer: Region, inner: Region) -> _Verdict:
+        """Whether TMA can move ``outer`` (global) to or from ``inner`` (shared)."""
+        for check in (self._judge_target, self._judge_types, self._judge_tensor, self._judge_box, self._judge_shared):
+            reason = check(copy, outer, inner)
+            if reason:
+                return _Verdict(False, reason)
+        return _Verdict(True, "the target has TMA and strides, alignment and box are legal")
+
+    def _judge_target(self, copy: Copy, outer: Region, inner: Region) -> str:
+        if not self.target.has(Feature.TMA):
+            return f"{self.target.name} has no TMA"
+        if self.options.disable_tma:
+            return "TMA is disabled by an option"
+        if copy.disable_tma:
+            return "TMA is disabled for this copy"
+        return ""
+
+    def _judge_types(self, copy: Copy, outer: Region, inner: Region) -> str:
+        if outer.buffer.dtype != inner.buffer.dtype:
+            return f"the copy converts {copy.source.buffer.dtype} to {copy.destination.buffer.dtype}"
+        if outer.buffer.dtype.name not in TMA_DTYPES:
+            return f"tensor maps have no element type for {outer.buffer.dtype}"
+        starts = (*outer.starts, *inner.starts)
+        if not all(self.uniformity.is_uniform(start) for start in starts):
+            return "its position depends on the thread"
+        return ""
+
+    def _judge_tensor(self, copy: Copy, outer: Region, inner: Region) -> str:
+        buffer, itemsize = outer.buffer, outer.buffer.dtype.itemsize
+        if not 1 <= buffer.rank <= MAXIMUM_RANK:
+            return f"rank {buffer.rank} is not between 1 and {MAXIMUM_RANK}"
+        if self.alignments.get(buffer.storage.name, ALIGNMENT) < ALIGNMENT:
+            return f"{buffer.name}'s base address is not known to be a multiple of 16 bytes"
+        offset = constant_value(buffer.offset)
+        if offset is None or offset * itemsize % ALIGNMENT:
+            return f"the view {buffer.name} does not start at a multiple of 16 bytes"
+        if constant_value(buffer.strides[-1]) != 1:
+            return f"the innermost stride of {buffer.name} is not 1"
+        for dimension, stride in enumerate(buffer.strides[:-1]):
+            if constant_value(stride) == 0:
+                return f"dimension {dimension} of {buffer.name} has stride 0"
+            if not self.analyzer.divisible(as_expr(stride) * itemsize, ALIGNMENT):
+                return f"the stride of dimension {dimension} of {buffer.name} is not known to be a multiple of 16 bytes"
+        return ""
+
+    def _judge_box(self, copy: Copy, outer: Region, inner: Region) -> str:
+        if outer.dense_extents != inner.dense_extents:
+            return "the regions have different shapes"
+        row = outer.extents[-1] * outer.buffer.dtype.itemsize
+        if row % ALIGNMENT:
+            return f"the innermost extent is {row} bytes, not a multiple of 16"
+        dense = outer.dense_extents
+        for position, extent in enumerate(dense):
+            if extent > MAXIMUM_BOX and extent % MAXIMUM_BOX:
+                return f"an extent of {extent} does not split into boxes of {MAXIMUM_BOX}"
+            if extent > MAXIMUM_BOX and 0 < position < len(dense) - 1:
+                return f"a middle dimension of {extent} is longer than a box"
+        return ""
+
+    def _judge_shared(self, copy: Copy, outer: Region, inner: Region) -> str:
+        """The shared region must be a run of whole innermost rows that starts at a multiple of 128 bytes."""
+        buffer = inner.buffer
+        if constant_value(buffer.offset) != 0:
+            return f"{buffer.name} is a view into another buffer"
+        whole = True
+        for start, extent, size in reversed(tuple(zip(inner.starts, inner.extents, buffer.static_shape, strict=True))):
+            if not whole and extent != 1:
+                return f"the region of {buffer.name} is not contiguous"
+            if extent != size:
+                whole = False
+            elif constant_value(start) != 0:
+                return f"the region of {buffer.name} does not start at 0"
+        inner_bytes = outer.buffer.dtype.itemsize
+        for extent in inner.extents:
+            inner_bytes *= extent
+        if not whole and inner_bytes % 128:
+            return f"a slice of {buffer.name} does not start at a multiple of 128 bytes"
+        return ""

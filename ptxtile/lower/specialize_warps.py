@@ -1,0 +1,283 @@
+"""Splits a kernel into a producer warpgroup that issues TMA loads and consumers that do the rest.
+
+Input: tile stage with paths. Output: async stage for the kernels that were split, whose body is then a prologue and one
+:class:`Specialized`; other kernels are unchanged, with the reason recorded.
+
+The consumers keep their thread numbers; the 128 producer threads come after them, and one of them runs a slice of the
+program: the TMA loads, the control flow around them and the scalars that both need. Each group of loads has a *full* mbarrier
+(the producer announces bytes, TMA completes it, the consumers wait) and, if its buffers are used again, a *free* mbarrier that
+every consumer thread arrives on after its last use and that the producer waits for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ptxtile.ir.buffers import Buffer
+from ptxtile.ir.expressions import Expr, constant
+from ptxtile.ir.gpu_ops import MbarrierArrive, MbarrierWait, SetMaxRegisters
+from ptxtile.ir.program import Kernel, Program, Why
+from ptxtile.ir.rewrite import buffers_of, map_children, walk
+from ptxtile.ir.statements import Allocate, Break, Continue, For, If, Role, Seq, Specialized, Statement, View, While, seq
+from ptxtile.lower.options import Options
+from ptxtile.lower.producer_slice import SliceRefused, producer_slice
+from ptxtile.lower.tma_groups import (
+    LoadGroup,
+    Phase,
+    barrier_buffer,
+    barrier_prologue,
+    issue,
+    make_phase,
+    replace_groups,
+    wait,
+)
+from ptxtile.target import Feature, Target
+
+WARPGROUP = 128
+MAXIMUM_THREADS = 1024
+REGISTER_FILE = 65_536
+"""32-bit registers of a multiprocessor (CUDA programming guide, technical specifications, 8.0 to 12.0)."""
+PRODUCER_REGISTERS = 24
+"""What one thread that only issues copies needs; the smallest count that setmaxnreg takes (PTX ISA, setmaxnreg)."""
+MOST_REGISTERS = 240
+"""Kept under the limit of 255 with the granularity of 8, as measured kernels do."""
+
+
+@dataclass(frozen=True, slots=True)
+class RegisterPlan:
+    """Registers for each thread: at launch, of the producer, of the consumers."""
+
+    launch: int
+    producer: int
+    consumer: int
+
+
+def plan_registers(consumers: int, producers: int = WARPGROUP) -> RegisterPlan:
+    """What setmaxnreg may ask for: it moves registers within the pool that the launch got, and a pair that does not fit
+    would wait forever."""
+    threads = consumers + producers
+    launch = min(MOST_REGISTERS, REGISTER_FILE // threads // 8 * 8)
+    pool = launch * threads
+    consumer = min(MOST_REGISTERS, (pool - producers * PRODUCER_REGISTERS) // consumers // 8 * 8)
+    return RegisterPlan(launch, PRODUCER_REGISTERS, consumer)
+
+
+def run(program: Program, target: Target, options: Options) -> Program:
+    kernels, why = [], []
+    for kernel in program.kernels:
+        refusal = _refusal(kernel, target, options)
+        if not refusal:
+            try:
+                kernel = _specialize(program, kernel)
+                why.append(Why("specialize_warps", kernel.name, "producer and consumers", "asked for", kernel.location))
+            except SliceRefused as refused:
+                refusal = str(refused)
+        if refusal:
+            why.append(Why("specialize_warps", kernel.name, "no roles", refusal, kernel.location))
+        kernels.append(kernel)
+    return replace(program, kernels=tuple(kernels)).with_why(*why)
+
+
+def _refusal(kernel: Kernel, target: Target, options: Options) -> str:
+    """Why ``kernel`` gets no roles; empty if it may."""
+    if options.specialize_warps is False:
+        return "switched off by specialize_warps=False"
+    if options.specialize_warps == "auto":
+        return "auto: no pipelined loop feeds tensor cores, and one-shot kernels measure faster without roles"
+    for feature in (Feature.TMA, Feature.SETMAXNREG):
+        if not target.has(feature):
+            return f"{target.name} has no {feature.value}"
+    if kernel.threads % WARPGROUP:
+        return f"{kernel.threads} consumer threads are no multiple of a warpgroup (128)"
+    if kernel.threads + WARPGROUP > MAXIMUM_THREADS:
+        return f"{kernel.threads} consumer threads leave no room for a producer warpgroup of 128"
+    _, groups = replace_groups(kernel.body, lambda group: [])
+    return "" if groups else "no copy takes the TMA path"
+
+
+@dataclass(frozen=True, slots=True)
+class _Handshake:
+    """How the producer learns that a group's buffers may be filled again.
+
+    ``credit``: the first round needs no permission and the consumers release right after their last use in the loop body.
+    Otherwise the consumers grant each round just before they wait for it.
+    """
+
+    free: Phase
+    credit: bool
+
+
+def _specialize(program: Program, kernel: Kernel) -> Kernel:
+    _, groups = replace_groups(kernel.body, lambda group: [])
+    consumers = kernel.threads
+    full = barrier_buffer(f"{kernel.name}_full", len(groups))
+    free = barrier_buffer(f"{kernel.name}_free", len(groups))
+    handshakes = _handshakes(kernel, groups)
+    tiles, kernel = _hoist_tiles(kernel, groups)
+    producer_body = _producer(program, kernel, full, free, handshakes)
+    consumer_body = _consumers(kernel, full, free, handshakes)
+    barriers: list[tuple[Buffer, tuple[int, ...]]] = [(full, (1,) * len(groups))]
+    if handshakes:
+        barriers.append((free, (consumers,) * len(groups)))
+    registers = plan_registers(consumers)
+    threads = consumers + WARPGROUP
+    roles = Specialized(
+        (
+            _role("consumer", 0, consumers, consumer_body, SetMaxRegisters("inc", registers.consumer)),
+            _role("producer", consumers, WARPGROUP, producer_body, SetMaxRegisters("dec", registers.producer)),
+        ),
+        location=kernel.location,
+    )
+    prologue = barrier_prologue(barriers, kernel.thread, threads)
+    return replace(kernel, threads=threads, min_blocks=1, body=seq(*tiles, *prologue, roles))
+
+
+def _hoist_tiles(kernel: Kernel, groups: list[LoadGroup]) -> tuple[list[Statement], Kernel]:
+    """Allocations of the tiles that the producer fills move in front of the roles, since both use them."""
+    names = {buffer.storage.name for group in groups for buffer in group.buffers}
+    found: list[Statement] = []
+
+    def visit(node: Any) -> Any:
+        if isinstance(node, Allocate) and node.buffer.storage.name in names:
+            found.append(node)
+            return None
+        return map_children(node, visit) if isinstance(node, Statement) else node
+
+    body = visit(kernel.body)
+    return found, replace(kernel, body=body)
+
+
+def _role(name: str, first: int, threads: int, body: Statement, registers: SetMaxRegisters) -> Role:
+    return Role(name, first, threads, seq(registers, body), registers=registers.count)
+
+
+def _producer(
+    program: Program, kernel: Kernel, full: Buffer, free: Buffer, handshakes: dict[int, _Handshake]
+) -> Statement:
+    declarations: list[Statement] = []
+
+    def make(group: LoadGroup) -> list[Statement]:
+        result: list[Statement] = []
+        handshake = handshakes.get(group.number)
+        if handshake is not None:
+            phase = handshake.free
+            declarations.extend(phase.declaration())
+            permission = MbarrierWait(free, constant(group.number), phase.value, group.buffers, location=group.location)
+            result += [permission, *phase.flip()]
+        return result + issue(group, full)
+
+    body, _ = replace_groups(producer_slice(program, kernel), make)
+    first = kernel.threads
+    return If(kernel.thread.eq(first), seq(*declarations, body), location=kernel.location)
+
+
+def _consumers(kernel: Kernel, full: Buffer, free: Buffer, handshakes: dict[int, _Handshake]) -> Statement:
+    declarations: list[Statement] = []
+    released: dict[int, LoadGroup] = {}
+
+    def make(group: LoadGroup) -> list[Statement]:
+        phase = make_phase(f"{kernel.name}_full_phase_{group.number}", group.in_loop)
+        declarations.extend(phase.declaration())
+        handshake = handshakes.get(group.number)
+        result: list[Statement] = []
+        if handshake is not None and not handshake.credit:
+            result.append(MbarrierArrive(free, constant(group.number), location=group.location))
+        elif handshake is not None:
+            released[group.number] = group
+        return result + wait(group, full, phase)
+
+    body, _ = replace_groups(kernel.body, make)
+    for group in released.values():
+        body = _release_after_last_use(body, group, full, free)
+    return seq(*declarations, body)
+
+
+def _storages(node: Any) -> set[str]:
+    """Names of the storages that ``node`` touches, other than by waiting for them."""
+    found: set[str] = set()
+    for inner in walk(node):
+        if not isinstance(inner, MbarrierWait):
+            found.update(buffer.storage.name for buffer in buffers_of(inner))
+    return found
+
+
+def _handshakes(kernel: Kernel, groups: list[LoadGroup]) -> dict[int, _Handshake]:
+    """The groups whose buffers are touched before (in program order or around a loop) they are loaded.
+
+    A group directly in a loop body whose buffers nobody else touches gives credit; any other shape asks for a grant.
+    """
+    result: dict[int, _Handshake] = {}
+    for group in groups:
+        names = {buffer.storage.name for buffer in group.buffers}
+        alone = not any(
+            names & {b.storage.name for b in other.buffers} for other in groups if other.number != group.number
+        )
+        credit = alone and _used_only_in_own_loop(kernel.body, group, names)
+        if not group.in_loop and alone and not _touched_before(kernel.body, group, names):
+            continue
+        name = f"{kernel.name}_free_phase_{group.number}"
+        result[group.number] = _Handshake(make_phase(name, group.in_loop, start=1 if credit else 0), credit)
+    return result
+
+
+def _touched_before(body: Statement, group: LoadGroup, names: set[str]) -> bool:
+    """Whether anything that comes before the group in program order touches its storages."""
+    for node in walk(body):
+        if node is group.copies[0]:
+            return False
+        if node in group.copies:
+            continue
+        if any(buffer.storage.name in names for buffer in buffers_of(node)) and not _is_allocation(node):
+            return True
+    return False
+
+
+def _is_allocation(node: Any) -> bool:
+    return isinstance(node, (Allocate, View))
+
+
+def _used_only_in_own_loop(body: Statement, group: LoadGroup, names: set[str]) -> bool:
+    """The group stands directly in the Seq of a loop body, and its storages are used only after it in that Seq."""
+    for node in walk(body):
+        if not isinstance(node, (For, While)) or not isinstance(node.body, Seq):
+            continue
+        statements = node.body.statements
+        if not any(statement is group.copies[0] for statement in statements):
+            continue
+        inside = sum(1 for _ in _uses(node, names))
+        first = next(k for k, statement in enumerate(statements) if statement is group.copies[0])
+        after = sum(1 for statement in statements[first:] for _ in _uses(statement, names))
+        total = sum(1 for _ in _uses(body, names))
+        leaves_early = any(isinstance(inner, (Break, Continue)) for inner in walk(node.body))
+        return inside == after == total and not leaves_early
+    return False
+
+
+def _uses(node: Any, names: set[str]) -> Any:
+    for inner in walk(node):
+        if not _is_allocation(inner) and any(buffer.storage.name in names for buffer in buffers_of(inner)):
+            yield inner
+
+
+def _release_after_last_use(body: Statement, group: LoadGroup, full: Buffer, free: Buffer) -> Statement:
+    """Puts the consumers' arrival on ``free`` after the last statement that uses the group, in the Seq of its wait."""
+    names = {buffer.storage.name for buffer in group.buffers}
+
+    def is_own_wait(statement: Statement) -> bool:
+        return (
+            isinstance(statement, MbarrierWait)
+            and statement.barrier.name == full.name
+            and statement.index == constant(group.number)
+        )
+
+    def visit(node: Any) -> Any:
+        if isinstance(node, Expr):
+            return node
+        if isinstance(node, Seq) and any(is_own_wait(s) for s in node.statements):
+            last = max(k for k, s in enumerate(node.statements) if is_own_wait(s) or _storages(s) & names)
+            arrive = MbarrierArrive(free, constant(group.number), location=group.location)
+            return Seq((*node.statements[: last + 1], arrive, *node.statements[last + 1 :]), location=node.location)
+        return map_children(node, visit)
+
+    return visit(body)

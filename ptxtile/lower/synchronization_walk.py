@@ -1,0 +1,454 @@
+"""The forward walk that finds where a kernel needs barriers, fences and waits.
+
+The walk carries the set of pending accesses through the structured program: loops until nothing new comes over their
+back-edges, both branches of a condition. Where an access needs something of a pending one, a :class:`Decision` is made for
+the latest place that all threads of the region reach: directly before the statement; before the outermost loop around it
+that the pending access was made before; before the condition that only some threads pass. The walk is repeated until the
+decisions suffice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from itertools import combinations, product
+
+from ptxtile.errors import LoweringError, Location
+from ptxtile.ir import gpu_ops
+from ptxtile.ir.access import (
+    Access,
+    Context,
+    accesses,
+    active_threads,
+    expression_accesses,
+    inlined,
+    operation_accesses,
+)
+from ptxtile.ir.buffers import Scope
+from ptxtile.ir.conflicts import Overlap, Relation, compare, repeats_conflict
+from ptxtile.ir.enumeration import NotEnumerable, evaluate
+from ptxtile.ir.expressions import Expr
+from ptxtile.ir.program import Kernel
+from ptxtile.ir.rewrite import walk
+from ptxtile.ir.statements import Break, Continue, For, If, Let, Role, Seq, Specialized, Statement, While
+from ptxtile.lower import hazards
+from ptxtile.lower.hazards import Comparisons, Decision, Need, Path, Pending, State, joined, need
+from ptxtile.lower.uniformity import Uniformity
+
+MAXIMUM_ROUNDS = 1000
+"""Walks of one kernel before giving up; each adds at least one decision, so this is only reached by a mistake of ours."""
+
+
+class _Restart(Exception):  # noqa: N818 - a signal: a decision was made for a place that the walk has passed already
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class _Scope:
+    """A loop, a condition that only some threads pass, or a role: what a barrier may have to stand in front of."""
+
+    path: Path
+    is_uniform: bool
+
+
+@dataclass(slots=True)
+class _Loop:
+    """States at the Break and Continue statements of a loop, and the number of scopes inside of it."""
+
+    breaks: list[State] = field(default_factory=list)
+    continues: list[State] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Walk:
+    """Decisions by path, and notes on hazards that are possible but cannot be ordered, with their lines."""
+
+    decisions: dict[Path, Decision]
+    notes: dict[str, Location | None] = field(default_factory=dict)
+    overlaps: Comparisons = field(default_factory=Comparisons)
+    events: dict[tuple, list[Access]] = field(default_factory=dict)
+    units: dict[Path, bool] = field(default_factory=dict)
+
+
+def find_decisions(kernel: Kernel, context: Context, start: dict[Path, Decision], known: Walk | None = None) -> Walk:
+    """A walk whose decisions, ``start`` among them, order every hazard of ``kernel``. ``known``: an earlier walk of it."""
+    result = Walk(start) if known is None else Walk(start, {}, known.overlaps, known.events, known.units)
+    uniformity = Uniformity(kernel, context)
+    for _ in range(MAXIMUM_ROUNDS):
+        walker = _Walker(kernel, context, result, uniformity)
+        try:
+            walker.run()
+        except _Restart:
+            continue
+        if not walker.decided:
+            return result
+    raise LoweringError(f"synchronization of {kernel.name} was not found", location=kernel.location)
+
+
+class _Walker:
+    def __init__(self, kernel: Kernel, context: Context, result: Walk, uniformity: Uniformity) -> None:
+        self.kernel, self.context, self.result, self.uniformity = kernel, context, result, uniformity
+        self.everyone = (1 << kernel.threads) - 1
+        self.region = self.everyone
+        self.scopes: list[_Scope] = []
+        self.loops: list[_Loop] = []
+        self.decided = False
+        self.by_role: dict[str, dict[Access, None]] = {}
+        self.role: str | None = None
+        self.released = _released_storages(kernel)
+        if ("asynchronous",) not in result.events:
+            everything = accesses(kernel.body, context)
+            result.events["asynchronous",] = [access for access in everything if access.asynchronous]
+        self.meets_tma = _MeetsTma(result.events["asynchronous",])
+
+    def run(self) -> None:
+        self.statement(self.kernel.body, (), {}, self.context)
+
+    # -- statements ------------------------------------------------------------------------------------------------
+
+    def statement(self, node: Statement, path: Path, state: State | None, context: Context) -> State | None:
+        """The state after ``node``; None where control never gets past it."""
+        if state is None:
+            return None
+        if not isinstance(node, Seq):
+            state = self.arrive(path, state)
+        match node:
+            case Seq(statements):
+                for position, child in enumerate(statements):
+                    state = self.statement(child, (*path, position), state, context)
+                    if isinstance(child, Let):
+                        context = context.with_let(child)
+                return state
+            case For() | While():
+                return self._loop(node, path, state, context)
+            case If():
+                return self._condition(node, path, state, context)
+            case Specialized():
+                return self._roles(node, path, state, context)
+            case Break():
+                self.loops[-1].breaks.append(state)
+                return None
+            case Continue():
+                self.loops[-1].continues.append(state)
+                return None
+            case gpu_ops.GpuOp():
+                return self._operation(node, path, state, context)
+        return self._access_all(self._events(node, path, context), path, state)
+
+    def arrive(self, path: Path, state: State) -> State:
+        """``state`` after what was decided for the place ``path``."""
+        decision = self.result.decisions.get(path)
+        if decision is None:
+            return state
+        if decision.wait:
+            state = hazards.after_bulk_wait(state, self.region, read=False, pending_groups=0, names=set())
+        for space in decision.fences:
+            state = hazards.after_fence(state, space, self.region)
+        if decision.barrier:
+            state = self._barrier(state, path, self.region)
+        return state
+
+    def _barrier(self, state: State, path: Path, mask: int) -> State:
+        return hazards.after_barrier(state, path, mask, self.everyone, self.meets_tma)
+
+    def _events(self, node: Statement, path: Path, context: Context) -> list[Access]:
+        key = (path, context.outer)
+        if key not in self.result.events:
+            self.result.events[key] = accesses(node, context)
+        return self.result.events[key]
+
+    def _reads(self, expressions: Iterable[Expr], node: Statement, path: Path, context: Context) -> list[Access]:
+        key = (path, "reads")
+        if key not in self.result.events:
+            found = [a for e in expressions for a in expression_accesses(e, context, node)]
+            self.result.events[key] = found
+        return self.result.events[key]
+
+    # -- loops -----------------------------------------------------------------------------------------------------
+
+    def _loop(self, node: For | While, path: Path, state: State, context: Context) -> State | None:
+        if self._is_unit(node, path, context):
+            return self._access_all(self._events(node, path, context), path, state)
+        bounds = (node.start, node.stop) if isinstance(node, For) else (node.condition,)
+        reads = self._reads(bounds, node, path, context)
+        state = self._access_all(reads, path, state)
+        uniform = self.uniformity.loop_is_uniform(node, context)
+        name = node.var.name if isinstance(node, For) else "while " + "/".join(map(str, path))
+        inner = context.with_loop(node, symbolic=True) if isinstance(node, For) and uniform else context
+        trips = _trip_count(node, context)
+        self.scopes.append(_Scope(path, uniform))
+        depth = len(self.scopes)
+        self._iterate(node, path, {}, inner, name, trips, reads)  # the hazards of the loop by itself come first
+        after = self._iterate(node, path, state, inner, name, trips, reads)
+        self.scopes.pop()
+        if trips is None or trips == 0 or isinstance(node, While):
+            after = joined(state, after)
+        return None if after is None else hazards.leaving(after, depth, name)
+
+    def _iterate(
+        self, node: For | While, path: Path, state: State, context: Context, name: str, trips: int | None, reads: list[Access]
+    ) -> State | None:
+        """The state at the exits of the loop, with ``state`` at its entry."""
+        depth = len(self.scopes)
+        entry = dict(state)
+        while True:
+            self.loops.append(_Loop())
+            end = self.statement(node.body, (*path, "body"), entry, context)
+            frame = self.loops.pop()
+            end = joined(end, *frame.continues)
+            exits = joined(end, *frame.breaks)
+            if end is None or trips == 1:
+                return exits
+            if (*path, "end") in self.result.decisions or isinstance(node, While):
+                end = self.arrive((*path, "end"), end)
+                end = self._access_all(reads if isinstance(node, While) else [], (*path, "end"), end)
+                exits = joined(end, *frame.breaks)
+            over = hazards.next_iteration(end, name, depth)
+            if all(pending in entry for pending in over):
+                return exits
+            entry.update(over)
+
+    def _is_unit(self, node: For | While, path: Path, context: Context) -> bool:
+        """Whether the loop can be taken as one access of each thread: nothing inside it needs a barrier inside it."""
+        if path not in self.result.units:
+            simple = not any(isinstance(n, (gpu_ops.GpuOp, Specialized)) for n in walk(node))
+            free = isinstance(node, For) and node.option("independent") is True
+            self.result.units[path] = simple and (free or not self._conflicts_inside(self._events(node, path, context)))
+        return self.result.units[path]
+
+    def _conflicts_inside(self, events: list[Access]) -> bool:
+        for position, a in enumerate(events):
+            if repeats_conflict(a):
+                return True
+            for b in events[position + 1 :]:
+                if compare(a, b) is not Overlap.NONE:
+                    return True
+        return False
+
+    # -- conditions and roles --------------------------------------------------------------------------------------
+
+    def _condition(self, node: If, path: Path, state: State, context: Context) -> State | None:
+        state = self._access_all(self._reads((node.condition,), node, path, context), path, state)
+        if self.uniformity.holds_for(node.condition, context):
+            then = self.statement(node.then, (*path, "then"), state, context)
+            otherwise: State | None = state
+            if node.otherwise is not None:
+                otherwise = self.statement(node.otherwise, (*path, "otherwise"), state, context)
+            return joined(then, otherwise)
+        self.scopes.append(_Scope(path, False))
+        depth = len(self.scopes)
+        inner = context.with_condition(node.condition)
+        then = self.statement(node.then, (*path, "then"), state, inner)
+        after = joined(state, then) if then is None else then
+        if node.otherwise is not None:  # runs at the same time, in other threads
+            inner = context.with_condition(node.condition, holds=False)
+            otherwise = self.statement(node.otherwise, (*path, "otherwise"), after, inner)
+            after = otherwise if otherwise is not None else after
+        self.scopes.pop()
+        assert after is not None
+        return hazards.leaving(after, depth)
+
+    def _roles(self, node: Specialized, path: Path, state: State, context: Context) -> State | None:
+        self.scopes.append(_Scope(path, True))
+        depth, outer_region, ends = len(self.scopes), self.region, []
+        made: dict[str, dict[Access, None]] = {}
+        for position, role in enumerate(node.roles):
+            self.region = ((1 << role.threads) - 1) << role.first_thread
+            self.role, self.by_role = role.name, made
+            made[role.name] = {}
+            inner = context.for_threads(role.first_thread, role.threads)
+            ends.append(self.statement(role.body, (*path, position), state, inner))
+        self.scopes.pop()
+        self.region, self.role = outer_region, None
+        _check_across_roles(node.roles, made)
+        after = joined(*ends)
+        return None if after is None else hazards.leaving(after, depth)
+
+    # -- GPU ops ---------------------------------------------------------------------------------------------------
+
+    def _operation(self, node: gpu_ops.GpuOp, path: Path, state: State, context: Context) -> State:
+        key = (path, context.outer)
+        if key not in self.result.events:
+            self.result.events[key] = list(operation_accesses(node, context))
+        mask, known = active_threads(context)
+        if isinstance(node, gpu_ops.MbarrierArrive):
+            state = self._release(node, path, state, context, mask)
+        state = self._access_all(self.result.events[key], path, state)
+        sure = mask if known else 0
+        match node:
+            case gpu_ops.BarSync(identifier, threads):
+                whole = identifier == 0 or threads >= self.region.bit_count()
+                if whole and mask == self.region and known:
+                    state = self._barrier(state, path, self.region)
+            case gpu_ops.FenceProxyAsync(space):
+                state = hazards.after_fence(state, space, sure)
+            case gpu_ops.FenceMbarrierInit():
+                state = hazards.after_fence(state, "mbarrier_init", sure)
+            case gpu_ops.MbarrierWait(_, _, _, retires):
+                state = hazards.after_barrier_wait(state, {b.storage.name for b in retires}, sure)
+            case gpu_ops.BulkWaitGroup(groups, read, retires):
+                names = {buffer.storage.name for buffer in retires}
+                state = hazards.after_bulk_wait(state, sure, read=read, pending_groups=groups, names=names)
+        return state
+
+    def _release(
+        self, node: gpu_ops.MbarrierArrive, path: Path, state: State, context: Context, mask: int
+    ) -> State:
+        """An arrival that lets waiters use the storages which their waits retire: this role's accesses come before it."""
+        for name in sorted(self.released.get(node.barrier.storage.name, ())):
+            for pending in list(state):
+                earlier = pending.access
+                if earlier.storage.name != name or earlier.asynchronous:
+                    continue
+                meets_tma = self.meets_tma(earlier)
+                key = (path, "release", id(earlier))
+                if key not in self.result.events:
+                    later = Access(
+                        earlier.storage, True, None, 8, 8, context, asynchronous=meets_tma, location=node.location
+                    )
+                    self.result.events[key] = [later]
+                (later,) = self.result.events[key]
+                wanted = need(pending, later, self.result.overlaps)
+                if wanted is not None and earlier.threads & ~mask == 0:
+                    wanted = replace(wanted, barrier=False)  # each thread arrives after its own accesses
+                if wanted is not None and (wanted.barrier or wanted.fence):
+                    state = self._require(wanted, pending, later, path, state)
+        return state
+
+    # -- needs -----------------------------------------------------------------------------------------------------
+
+    def _access_all(self, events: list[Access], path: Path, state: State) -> State:
+        """``state`` after the accesses of one statement, with decisions made for what they need."""
+        for later in events:
+            for pending in list(state):
+                if pending not in state:
+                    continue
+                wanted = need(pending, later, self.result.overlaps)
+                if wanted is not None:
+                    state = self._require(wanted, pending, later, path, state)
+        self._check_statement(events, path)
+        depth = len(self.scopes)
+        state = dict(state)
+        for access in events:
+            if access.threads:
+                state[Pending(access, depth)] = None
+                if self.role is not None:
+                    self.by_role[self.role][access] = None
+        return state
+
+    def _check_statement(self, events: list[Access], path: Path) -> None:
+        """A statement that reads and writes one place by different threads cannot be mended from outside."""
+        if self.result.units.get(path):
+            return
+        for position, a in enumerate(events):
+            for b in events[position + 1 :]:
+                if a.asynchronous or b.asynchronous or a.storage.scope is Scope.BARRIER:
+                    continue
+                overlap = compare(a, b)
+                if overlap is Overlap.CERTAIN:
+                    self._impossible(overlap, a, b, "one statement reads and writes one place in different threads")
+
+    def _require(self, wanted: Need, pending: Pending, later: Access, path: Path, state: State) -> State:
+        """Decides what ``later`` needs of ``pending``; ``state`` after that, when it is decided for the present place."""
+        if wanted.unordered:
+            self._impossible(wanted.overlap, pending.access, later, "nothing waits for a TMA load")
+            return state
+        if wanted.fence and not wanted.barrier and not wanted.wait:
+            added = [self._decide(place, wanted, pending, later) for place in pending.barriers]
+            if any(added):
+                return {replace(p, fenced=True) if p == pending else p: None for p in state}
+        uniform = next((i for i, scope in enumerate(self.scopes) if not scope.is_uniform), len(self.scopes))
+        if pending.depth > uniform:
+            self._impossible(wanted.overlap, pending.access, later, "a barrier is needed where not all threads arrive")
+            return state
+        here = pending.depth == len(self.scopes)
+        if not self._decide(path if here else self.scopes[pending.depth].path, wanted, pending, later):
+            raise LoweringError(  # never seen; without it the walk would not end
+                f"no barrier orders the {pending.access.describe()} before the {later.describe()}",
+                location=later.location or pending.access.location,
+            )
+        if not here:
+            raise _Restart
+        return self.arrive(path, state)
+
+    def _decide(self, place: Path, wanted: Need, pending: Pending, later: Access) -> bool:
+        decision = self.result.decisions.setdefault(place, Decision())
+        added = decision.add(wanted, pending.access, later)
+        self.decided |= added
+        return added
+
+    def _impossible(self, overlap: Overlap, earlier: Access, later: Access, why: str) -> None:
+        """LoweringError, unless the hazard is only possible and in global memory or between TMA operations: a note then."""
+        text = f"{why}: the {earlier.describe()} and the {later.describe()}"
+        trusted = overlap is Overlap.POSSIBLE and (
+            earlier.asynchronous or later.asynchronous or earlier.storage.scope is Scope.GLOBAL
+        )
+        if trusted:
+            self.result.notes[text] = later.location or earlier.location
+            return
+        where = [str(access.location) for access in (earlier, later) if access.location is not None]
+        raise LoweringError(
+            why,
+            location=later.location or earlier.location,
+            expected=f"the {earlier.describe()} to be ordered before the {later.describe()}",
+            got="threads that are not ordered" + (f" at {' and '.join(where)}" if where else ""),
+            hint="move one of the two accesses out of the condition or loop that only some threads take part in",
+        )
+
+
+class _MeetsTma:
+    """Whether an access shares bytes with an access of the other proxy somewhere in the kernel; answers are kept."""
+
+    def __init__(self, asynchronous: list[Access]) -> None:
+        self._asynchronous = asynchronous
+        self._known: dict[Access, bool] = {}
+
+    def __call__(self, access: Access) -> bool:
+        if access.asynchronous or access.storage.scope is Scope.BARRIER:
+            return True
+        if access not in self._known:
+            any_time = Relation(parallel=True)
+            found = (compare(access, other, any_time, threads_matter=False) for other in self._asynchronous)
+            self._known[access] = any(overlap is not Overlap.NONE for overlap in found)
+        return self._known[access]
+
+
+def _trip_count(node: For | While, context: Context) -> int | None:
+    """How often the body runs, when that is a constant."""
+    if isinstance(node, While):
+        return None
+    start, stop = (inlined(bound, context) for bound in (node.start, node.stop))
+    if start is None or stop is None:
+        return None
+    try:
+        return len(range(int(evaluate(start, {})), int(evaluate(stop, {})), node.step))
+    except NotEnumerable:
+        return None
+
+
+def _check_across_roles(roles: tuple[Role, ...], made: dict[str, dict[Access, None]]) -> None:
+    """Roles run at the same time: what two of them touch has to be handed over by an mbarrier that retires it."""
+    at_any_time = Relation(parallel=True)
+    for first, second in combinations(roles, 2):
+        waits = (n for role in (first, second) for n in walk(role.body) if isinstance(n, gpu_ops.MbarrierWait))
+        handed_over = {buffer.storage.name for wait in waits for buffer in wait.retires}
+        for a, b in product(made[first.name], made[second.name]):
+            same = a.storage.name == b.storage.name and a.storage.scope is Scope.SHARED
+            if same and a.storage.name not in handed_over and compare(a, b, at_any_time) is not Overlap.NONE:
+                where = [str(access.location) for access in (a, b) if access.location is not None]
+                raise LoweringError(
+                    f"roles {first.name} and {second.name} both touch {a.storage.name} and nothing orders them",
+                    location=b.location or a.location,
+                    expected=f"a barrier wait that hands {a.storage.name} over",
+                    got=f"the {a.describe()} and the {b.describe()}" + (f" at {' and '.join(where)}" if where else ""),
+                )
+
+
+def _released_storages(kernel: Kernel) -> dict[str, set[str]]:
+    """For each barrier storage, the storages that the waits on it retire."""
+    result: dict[str, set[str]] = {}
+    for node in walk(kernel.body):
+        if isinstance(node, gpu_ops.MbarrierWait):
+            names = {buffer.storage.name for buffer in node.retires}
+            result.setdefault(node.barrier.storage.name, set()).update(names)
+    return result

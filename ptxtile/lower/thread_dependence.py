@@ -1,0 +1,68 @@
+"""Which scalars of a tile program have the same value in every thread of a CTA.
+
+A value is *thread-dependent* when it is computed from the thread index, from a thread-private buffer that was given such a
+value (or written under a condition that is thread-dependent), or read from memory at a thread-dependent address. Everything
+else (block indices, symbols, constants, loops over them, memory read at a uniform address) is uniform: all threads agree.
+This is the tile-level question; where a barrier may stand in the lowered program is :mod:`ptxtile.lower.uniformity`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ptxtile.ir.buffers import Scope
+from ptxtile.ir.expressions import Expr, Load, Var
+from ptxtile.ir.program import Kernel
+from ptxtile.ir.rewrite import children, walk
+from ptxtile.ir.statements import For, If, Let, ParallelFor, Store, While
+
+_PRIVATE = (Scope.LOCAL, Scope.REGISTER, Scope.FRAGMENT)
+
+
+class ThreadDependence:
+    """The thread-dependent variables and private storages of a kernel, found by iterating to a fixpoint."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.varying: set[str] = {kernel.thread.name}
+        self._changed = True
+        while self._changed:
+            self._changed = False
+            self._visit(kernel.body, divergent=False)
+
+    def is_uniform(self, expression: Expr) -> bool:
+        """Whether all threads that evaluate ``expression`` at the same point of the program get the same value."""
+        for node in walk(expression):
+            if isinstance(node, Var) and node.name in self.varying:
+                return False
+            if isinstance(node, Load) and node.buffer.scope in _PRIVATE and node.buffer.storage.name in self.varying:
+                return False
+        return True
+
+    def _mark(self, name: str) -> None:
+        if name not in self.varying:
+            self.varying.add(name)
+            self._changed = True
+
+    def _visit(self, node: Any, divergent: bool) -> None:
+        if isinstance(node, Let):
+            if not self.is_uniform(node.value):
+                self._mark(node.var.name)
+        elif isinstance(node, Store):
+            uniform = self.is_uniform(node.value) and all(self.is_uniform(index) for index in node.indices)
+            if node.buffer.scope in _PRIVATE and (divergent or not uniform):
+                self._mark(node.buffer.storage.name)
+        elif isinstance(node, ParallelFor):
+            # Each thread runs other iterations, so the loop variables and all that is written under them vary.
+            for var in node.vars:
+                self._mark(var.name)
+            self._visit(node.body, divergent=True)
+            return
+        elif isinstance(node, For):
+            if not (self.is_uniform(node.start) and self.is_uniform(node.stop)):
+                self._mark(node.var.name)
+                divergent = True
+        elif isinstance(node, (If, While)) and not self.is_uniform(node.condition):
+            divergent = True
+        for child in children(node):
+            if not isinstance(child, Expr):
+                self._visit(child, divergent)

@@ -1,0 +1,153 @@
+"""Groups of TMA loads that complete on one mbarrier, and the pieces of code that every plan for them needs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from ptxtile.errors import Location
+from ptxtile.ir.buffers import Buffer, Scope, Storage, contiguous_strides
+from ptxtile.ir.expressions import Expr, Load, Var, constant
+from ptxtile.ir.gpu_ops import BarSync, FenceMbarrierInit, MbarrierArriveExpectTx, MbarrierInit, MbarrierWait
+from ptxtile.ir.rewrite import map_children
+from ptxtile.ir.statements import Allocate, For, If, Let, Seq, Statement, Store, While, seq
+from ptxtile.ir.tile_ops import Copy, CopyPath, TmaCopy
+from ptxtile.ir.types import int32, uint64
+
+
+@dataclass(frozen=True, slots=True)
+class LoadGroup:
+    """Consecutive TMA loads that are waited for together. ``in_loop``: the group may run more than once, so its parity is
+    state; else the parity is 0."""
+
+    number: int
+    copies: tuple[Copy, ...]
+    in_loop: bool
+    location: Location | None = field(default=None, compare=False)
+
+    @property
+    def bytes(self) -> int:
+        """What the copies bring in: TMA counts whole boxes, also where they hang over the tensor's edge."""
+        total = 0
+        for copy in self.copies:
+            size = copy.destination.buffer.dtype.itemsize
+            for extent in copy.destination.extents:
+                size *= extent
+            total += size
+        return total
+
+    @property
+    def buffers(self) -> tuple[Buffer, ...]:
+        return tuple(copy.destination.buffer for copy in self.copies)
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """The parity of a wait: a constant, or a per-thread counter that each wait flips."""
+
+    buffer: Buffer | None
+    start: int
+
+    @property
+    def value(self) -> Expr:
+        return constant(self.start) if self.buffer is None else Load(self.buffer, (), int32)
+
+    def declaration(self) -> tuple[Statement, ...]:
+        if self.buffer is None:
+            return ()
+        return (Allocate(self.buffer), Store(self.buffer, (), constant(self.start)))
+
+    def flip(self) -> tuple[Statement, ...]:
+        return () if self.buffer is None else (Store(self.buffer, (), self.value ^ 1),)
+
+
+def make_phase(name: str, in_loop: bool, start: int = 0) -> Phase:
+    if not in_loop:
+        return Phase(None, start)
+    return Phase(Buffer(name, int32, (), (), Storage(name, Scope.LOCAL, 4, 4)), start)
+
+
+def barrier_buffer(name: str, count: int) -> Buffer:
+    shape = (count,)
+    return Buffer(name, uint64, shape, contiguous_strides(shape), Storage(name, Scope.BARRIER, 8 * count, 8))
+
+
+def barrier_prologue(barriers: list[tuple[Buffer, tuple[int, ...]]], thread: Var, threads: int) -> list[Statement]:
+    """Allocates the barriers and lets thread 0 initialise them: (buffer, arrivals of each mbarrier) → statements.
+
+    The fence makes the inits visible to the async proxy, the barrier to the other threads.
+    """
+    result: list[Statement] = [Allocate(buffer) for buffer, _ in barriers]
+    inits: list[Statement] = [
+        MbarrierInit(buffer, constant(index), arrivals)
+        for buffer, counts in barriers
+        for index, arrivals in enumerate(counts)
+    ]
+    result.append(If(thread.eq(0), seq(*inits, FenceMbarrierInit())))
+    result.append(BarSync(0, threads))
+    return result
+
+
+def issue(group: LoadGroup, barrier: Buffer) -> list[Statement]:
+    """Announces the group's bytes on its mbarrier and starts its loads; for one elected thread."""
+    index = constant(group.number)
+    result: list[Statement] = [MbarrierArriveExpectTx(barrier, index, group.bytes, location=group.location)]
+    result += [TmaCopy(c.source, c.destination, barrier, index, location=c.location) for c in group.copies]
+    return result
+
+
+def wait(group: LoadGroup, barrier: Buffer, phase: Phase) -> list[Statement]:
+    """Waits for the group's bytes, then moves the parity on."""
+    arrived = MbarrierWait(barrier, constant(group.number), phase.value, group.buffers, location=group.location)
+    return [arrived, *phase.flip()]
+
+
+def _is_load(statement: Statement) -> bool:
+    return isinstance(statement, Copy) and statement.path is CopyPath.TMA_LOAD
+
+
+def replace_groups(body: Statement, make: Callable[[LoadGroup], list[Statement]]) -> tuple[Statement, list[LoadGroup]]:
+    """``body`` with each group of TMA loads replaced by what ``make`` gives for it, and the groups in program order.
+
+    A run of loads in one Seq is one group unless two of them fill the same storage. Allocations in between are moved up.
+    """
+    groups: list[LoadGroup] = []
+
+    def close(run: list[Copy], in_loop: bool) -> list[Statement]:
+        if not run:
+            return []
+        group = LoadGroup(len(groups), tuple(run), in_loop, run[0].location)
+        groups.append(group)
+        return make(group)
+
+    def visit_seq(statements: tuple[Statement, ...], in_loop: bool) -> list[Statement]:
+        result: list[Statement] = []
+        run: list[Copy] = []
+        for statement in statements:
+            if isinstance(statement, Copy) and _is_load(statement):
+                if any(c.destination.buffer.storage.name == statement.destination.buffer.storage.name for c in run):
+                    result += close(run, in_loop)
+                    run = []
+                run.append(statement)
+            elif isinstance(statement, Allocate):
+                result.append(statement)
+            else:
+                result += close(run, in_loop)
+                run = []
+                result.append(visit(statement, in_loop))
+        return result + close(run, in_loop)
+
+    def visit(node: Any, in_loop: bool) -> Any:
+        if isinstance(node, Seq):
+            return seq(*visit_seq(node.statements, in_loop))
+        if isinstance(node, Copy) and _is_load(node):
+            return seq(*close([node], in_loop))
+        if isinstance(node, (Expr, Let)) or not isinstance(node, Statement):
+            return node
+        inside = in_loop or isinstance(node, (For, While))
+        return map_children(node, lambda child: visit(child, inside))
+
+    return visit(body, False), groups
+
+

@@ -1,0 +1,251 @@
+"""Vectorised loops become wide memory accesses around scalar code on registers.
+
+Input: thread stage. Output: thread stage without VECTORIZED loops. For ``for v in vectorized(V)``, each load of memory that
+moves along v becomes vector loads into V registers before the loop, each such store vector stores from V registers after it,
+as wide as alignment, contiguity and guards prove for that access alone. What remains is an UNROLLED loop on registers.
+
+Lanes of a vectorised loop are independent (T.Parallel and T.vectorized promise it), so moving a load before and a store after
+the other lanes' work keeps the meaning, as long as within one lane no access passes a conflicting one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from ptxtile.ir.buffers import Buffer, Scope, allocate
+from ptxtile.ir.expressions import (
+    Broadcast,
+    Const,
+    Expr,
+    Load,
+    LogicalAnd,
+    LogicalOr,
+    Select,
+    Var,
+    constant,
+    constant_value,
+    load,
+    logical_not,
+)
+from ptxtile.ir.names import NameSupply
+from ptxtile.ir.program import Kernel, Program, TensorParameter
+from ptxtile.ir.rewrite import children, copy_with, free_variables, map_children, substitute, walk
+from ptxtile.ir.statements import Allocate, For, If, Let, LoopKind, Seq, Statement, Store, While, seq
+from ptxtile.lower.options import Options
+from ptxtile.lower.parallel_loops import base_alignments
+from ptxtile.lower.scopes import ScopedRewriter, analyzer_for
+from ptxtile.lower.vector_access import MEMORY, MemoryAccess, VectorWidths
+from ptxtile.target import Target
+
+
+def run(program: Program, target: Target, options: Options) -> Program:
+    names = NameSupply(program)
+    kernels = tuple(replace(k, body=_Vectorizer(program, k, names).visit(k.body)) for k in program.kernels)
+    return replace(program, kernels=kernels)
+
+
+class _Vectorizer(ScopedRewriter):
+    def __init__(self, program: Program, kernel: Kernel, names: NameSupply) -> None:
+        super().__init__(analyzer_for(program, kernel))
+        self.names = names
+        self.widths = VectorWidths(self.analyzer, base_alignments(program))
+        self.aliases = Aliases(program)
+
+    def visit(self, node: Any) -> Any:
+        if isinstance(node, For) and node.kind is LoopKind.VECTORIZED:
+            return self._loop(node)
+        return super().visit(node)
+
+    def _loop(self, loop: For) -> Statement:
+        start, stop = constant_value(loop.start), constant_value(loop.stop)
+        unrolled = copy_with(loop, {"kind": LoopKind.UNROLLED})
+        if start != 0 or stop is None or loop.step != 1 or any(isinstance(n, (For, While)) for n in walk(loop.body)):
+            return copy_with(unrolled, {"body": self.visit(loop.body)})
+        with self.analyzer.scope():
+            self.analyzer.bind(loop.var, 0, stop - 1)
+            lanes = _Lanes(self, loop.var, stop, loop.body)
+            body = lanes.rewrite(loop.body, ())
+        middle = copy_with(unrolled, {"body": body})
+        return seq(*lanes.allocations, *lanes.before, middle, *lanes.after)
+
+
+class Aliases:
+    """Which storages may share memory."""
+
+    def __init__(self, program: Program) -> None:
+        self.groups = {p.name: p.alias_group for p in program.parameters if isinstance(p, TensorParameter)}
+
+    def overlap(self, a: str, b: str) -> bool:
+        group = self.groups.get(a)
+        return a == b or (group is not None and group == self.groups.get(b))
+
+
+class _Lanes:
+    """Rewrites the body of one vectorised loop; collects the code around it."""
+
+    def __init__(self, owner: _Vectorizer, var: Var, extent: int, body: Statement) -> None:
+        self.owner, self.var, self.extent = owner, var, extent
+        self.bound = {node.var.name for node in walk(body) if isinstance(node, Let)}
+        self.private_writes = {
+            node.buffer.storage.name for node in walk(body) if isinstance(node, Store) and node.buffer.scope not in MEMORY
+        }
+        self.written: list[str] = []
+        self.reads = _reads_after_writes(body)
+        self.allocations: list[Statement] = []
+        self.before: list[Statement] = []
+        self.after: list[Statement] = []
+        self.loaded: dict[tuple[str, tuple[Expr, ...], tuple[Expr, ...]], Buffer] = {}
+
+    def rewrite(self, node: Statement, conditions: tuple[Expr, ...]) -> Statement:
+        """``conditions``: those of the Ifs around, as they stand in the lane."""
+        if isinstance(node, Seq):
+            return seq(*(self.rewrite(statement, conditions) for statement in node.statements))
+        if isinstance(node, If):
+            condition = self.expression(node.condition, conditions)
+            then = self.rewrite(node.then, (*conditions, node.condition))
+            otherwise = None
+            if node.otherwise is not None:
+                otherwise = self.rewrite(node.otherwise, (*conditions, logical_not(node.condition)))
+            return copy_with(node, {"condition": condition, "then": then, "otherwise": otherwise})
+        if isinstance(node, Let):
+            return copy_with(node, {"value": self.expression(node.value, conditions)})
+        if isinstance(node, Store):
+            return self._store(node, conditions)
+        return node
+
+    # Loads
+
+    def expression(self, node: Expr, conditions: tuple[Expr, ...]) -> Expr:
+        if isinstance(node, Select):
+            if isinstance(node.if_true, Load) and not _has_load(node.if_false):
+                moved = self._load(node.if_true, (*conditions, node.condition), node.if_false)
+                if moved is not None:
+                    return moved
+            return Select(
+                self.expression(node.condition, conditions),
+                self.expression(node.if_true, (*conditions, node.condition)),
+                self.expression(node.if_false, (*conditions, node.condition)),
+                node.dtype,
+            )
+        if isinstance(node, (LogicalAnd, LogicalOr)):
+            return type(node)(
+                self.expression(node.left, conditions), self.expression(node.right, (*conditions, node.left))
+            )
+        if isinstance(node, Load):
+            moved = self._load(node, conditions, None)
+            if moved is not None:
+                return moved
+        return map_children(node, lambda child: self.expression(child, conditions))
+
+    def _movable(self, parts: tuple[Expr, ...]) -> bool:
+        """Index and guards must not need what the body computes, or reads while the body writes."""
+        for part in parts:
+            if free_variables(part) & self.bound:
+                return False
+            for node in walk(part):
+                if isinstance(node, Load) and (
+                    node.buffer.scope in MEMORY or node.buffer.storage.name in self.private_writes
+                ):
+                    return False
+        return True
+
+    def _load(self, node: Load, conditions: tuple[Expr, ...], otherwise: Expr | None) -> Expr | None:
+        """``node`` from registers that are filled before the loop; None if it has to stay."""
+        if node.buffer.scope not in MEMORY or node.dtype.lanes != 1:
+            return None
+        if not self._movable((*node.indices, *conditions)):
+            return None
+        if otherwise is not None and not isinstance(otherwise, Const):
+            return None
+        if any(self.owner.aliases.overlap(node.buffer.storage.name, name) for name in self.written):
+            return None
+        key = (node.buffer.name, node.indices, conditions)
+        if key in self.loaded:
+            return load(self.loaded[key], (self.var,))
+        access = MemoryAccess(node.buffer, node.indices, conditions)
+        width = self.owner.widths.width(access, self.var, self.extent)
+        if width == 1:
+            return None
+        registers = self._registers(node.buffer)
+        for first in range(0, self.extent, width):
+            self._fill(registers, node, conditions, otherwise, first, width)
+        self.loaded[key] = registers
+        return load(registers, (self.var,))
+
+    def _registers(self, buffer: Buffer) -> Buffer:
+        name = self.owner.names.fresh(f"{buffer.name}_lanes")
+        registers = allocate(name, Scope.REGISTER, buffer.dtype, (self.extent,))
+        self.allocations.append(Allocate(registers))
+        return registers
+
+    def _at(self, part: Any, first: int) -> Any:
+        return substitute(part, {self.var.name: constant(first)})
+
+    def _fill(
+        self, registers: Buffer, node: Load, conditions: tuple[Expr, ...], otherwise: Expr | None, first: int, width: int
+    ) -> None:
+        indices = tuple(self._at(index, first) for index in node.indices)
+        value: Expr = load(node.buffer, indices, width)
+        guards = [self._at(condition, first) for condition in conditions]
+        if otherwise is not None:
+            value = Select(guards.pop(), value, Broadcast(otherwise, value.dtype), value.dtype)
+        self.before.append(_guarded(guards, Store(registers, (constant(first),), value)))
+
+    # Stores
+
+    def _store(self, node: Store, conditions: tuple[Expr, ...]) -> Statement:
+        value = self.expression(node.value, conditions)
+        indices = tuple(self.expression(index, conditions) for index in node.indices)
+        plain = copy_with(node, {"value": value, "indices": indices})
+        if node.buffer.scope not in MEMORY:
+            return plain
+        name = node.buffer.storage.name
+        later = any(self.owner.aliases.overlap(name, read) for read in self.reads[id(node)])
+        self.written.append(name)
+        if later or not self._movable((*node.indices, *conditions)):
+            return plain
+        access = MemoryAccess(node.buffer, node.indices, conditions, is_store=True)
+        width = self.owner.widths.width(access, self.var, self.extent)
+        if width == 1:
+            return plain
+        registers = self._registers(node.buffer)
+        for first in range(0, self.extent, width):
+            target = tuple(self._at(index, first) for index in node.indices)
+            wide = Store(node.buffer, target, load(registers, (constant(first),), width), location=node.location)
+            self.after.append(_guarded([self._at(condition, first) for condition in conditions], wide))
+        return Store(registers, (self.var,), value, location=node.location)
+
+
+def _guarded(conditions: list[Expr], statement: Statement) -> Statement:
+    for condition in reversed(conditions):
+        statement = If(condition, statement, location=statement.location)
+    return statement
+
+
+def _has_load(expression: Expr) -> bool:
+    return any(isinstance(node, Load) for node in walk(expression))
+
+
+def _reads_after_writes(body: Statement) -> Mapping[int, list[str]]:
+    """For each store (by identity) the storages that are read or written after it in program order."""
+    sequence: list[Any] = []
+
+    def visit(node: Any) -> None:
+        if isinstance(node, Store):
+            for child in children(node):
+                visit(child)
+            sequence.append(node)
+            return
+        if isinstance(node, Load):
+            sequence.append(node)
+        for child in children(node):
+            visit(child)
+
+    visit(body)
+    result: dict[int, list[str]] = {}
+    for position, node in enumerate(sequence):
+        if isinstance(node, Store):
+            result[id(node)] = [later.buffer.storage.name for later in sequence[position + 1 :]]
+    return result

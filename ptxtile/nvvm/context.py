@@ -1,0 +1,54 @@
+"""What the rules share while one function is written."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ptxtile.errors import Location
+from ptxtile.ir.buffers import Storage
+from ptxtile.ir.program import Kernel
+from ptxtile.ir.types import DType
+from ptxtile.nvvm.function import FunctionWriter, Value
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """Where Break and Continue of a loop go. ``None`` labels: an unrolled loop, which has neither."""
+
+    exit: str | None
+    latch: str | None
+
+
+@dataclass(slots=True)
+class Context:
+    """``variables``: the lanes of each Var in scope, by name. ``pointers``: base addresses of global tensors.
+    ``invariant``: names of tensors that the kernel only reads. ``registers``: the slots of REGISTER storages, one for
+    each element of the type in ``register_types``. ``arrays``: the allocas of LOCAL storages. ``tensor_maps``:
+    generic addresses, as i64 operands."""
+
+    writer: FunctionWriter
+    kernel: Kernel | None = None
+    variables: dict[str, tuple[Value, ...]] = field(default_factory=dict)
+    pointers: dict[str, str] = field(default_factory=dict)
+    invariant: frozenset[str] = frozenset()
+    registers: dict[str, list[str]] = field(default_factory=dict)
+    register_types: dict[str, DType] = field(default_factory=dict)
+    arrays: dict[str, str] = field(default_factory=dict)
+    tensor_maps: dict[str, str] = field(default_factory=dict)
+    loops: list[Loop] = field(default_factory=list)
+    subprogram: int | None = None
+    subprogram_file: str = ""
+
+    def at(self, location: Location | None) -> None:
+        """Sets the place of the instructions that follow; statements without a location keep the last one."""
+        if location is None:
+            return
+        writer = self.writer
+        writer.location = location
+        if self.subprogram is not None:
+            writer.debug = writer.module.lines.suffix(self.subprogram, self.subprogram_file, location)
+
+    def shared_offset(self, storage: Storage) -> int:
+        if storage.offset is None:
+            raise self.writer.error(f"the shared storage {storage.name} has not been placed")
+        return storage.offset

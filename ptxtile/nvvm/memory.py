@@ -1,0 +1,180 @@
+"""Addresses, loads and stores.
+
+A scalar or vector access is aligned to its whole size (a rule of the gpu stage). The outermost additions of an index
+must not overflow its dtype: their constant part becomes the immediate offset of the instruction, so that the accesses
+of an unrolled loop share one address register."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ptxtile.ir.buffers import Buffer, Scope
+from ptxtile.ir.types import DType, Kind
+from ptxtile.nvvm.context import Context
+from ptxtile.nvvm.dtypes import memory_type, value_type
+from ptxtile.nvvm.function import Value
+
+_ADDRESS_SPACES = {Scope.GLOBAL: " addrspace(1)", Scope.SHARED: " addrspace(3)", Scope.LOCAL: ""}
+
+
+# -- allocation ----------------------------------------
+def allocate(context: Context, buffer: Buffer) -> None:
+    """REGISTER: one slot for each element, so that a variable index is impossible. LOCAL: a byte array. SHARED and
+    BARRIER storage was placed before and needs nothing here. An Allocate in an expanded loop finds its slots made
+    already."""
+    storage = buffer.storage
+    if storage.scope is Scope.REGISTER and storage.name not in context.registers:
+        kind = value_type(buffer.dtype)
+        count = (storage.size or 0) * 8 // (buffer.dtype.bits)
+        alignment = max(1, buffer.dtype.bits // 8)
+        context.registers[storage.name] = [context.writer.allocate(kind, alignment) for _ in range(count)]
+        context.register_types[storage.name] = buffer.dtype.element
+    elif storage.scope is Scope.LOCAL and storage.name not in context.arrays:
+        kind = f"[{storage.size or 0} x i8]"
+        context.arrays[storage.name] = context.writer.allocate(kind, max(storage.alignment, 8))
+    elif storage.scope is Scope.FRAGMENT:
+        raise context.writer.error(f"the fragment {buffer.name} was not lowered to registers")
+
+
+# -- registers ----------------------------------------
+def _slots(context: Context, buffer: Buffer, index: Value, lanes: int) -> list[str]:
+    writer = context.writer
+    slots = context.registers.get(buffer.storage.name)
+    if slots is None:
+        raise writer.error(f"the buffer {buffer.name} is used before its Allocate")
+    if index.constant is None:
+        raise writer.error(
+            f"the register buffer {buffer.name} is indexed by a value that is not constant",
+            expected="an index that is constant once the unrolled loops around it are expanded",
+            hint="a buffer with a variable index has to be LOCAL",
+        )
+    if context.register_types[buffer.storage.name].bits != buffer.dtype.bits:
+        raise writer.error(f"{buffer.name} views registers of elements of another width")
+    first = int(index.constant)
+    if first < 0 or first + lanes > len(slots):
+        raise writer.error(f"index {first} of {buffer.name} is out of range", expected=f"0 to {len(slots) - lanes}")
+    return slots[first : first + lanes]
+
+
+def _load_slot(context: Context, slot: str, kept: DType, dtype: DType) -> Value:
+    writer = context.writer
+    text = writer.effect(f"load {value_type(kept)}, ptr {slot}")
+    return reinterpret(context, text, value_type(kept), dtype)
+
+
+def reinterpret(context: Context, text: str, kind: str, dtype: DType) -> Value:
+    """A value of LLVM type ``kind`` as one of ``dtype``, bit by bit (views of registers as another type)."""
+    wanted = value_type(dtype)
+    if kind == wanted:
+        return Value(text, dtype.element)
+    if kind == "i1":
+        return context.writer.value(f"zext i1 {text} to {wanted}", dtype)
+    if wanted == "i1":
+        return context.writer.value(f"icmp ne {kind} {text}, 0", dtype)
+    return context.writer.value(f"bitcast {kind} {text} to {wanted}", dtype)
+
+
+# -- addresses ----------------------------------------
+def _base(context: Context, buffer: Buffer) -> tuple[str, int]:
+    """The base pointer and a constant byte offset from it."""
+    writer, name = context.writer, buffer.storage.name
+    if buffer.scope is Scope.SHARED:
+        return writer.module.shared_symbol(), context.shared_offset(buffer.storage)
+    table = context.pointers if buffer.scope is Scope.GLOBAL else context.arrays
+    if buffer.scope not in _ADDRESS_SPACES or name not in table:
+        raise writer.error(f"the {buffer.scope.value} buffer {buffer.name} has no address in this kernel")
+    return table[name], 0
+
+
+def address(context: Context, buffer: Buffer, index: Value) -> str:
+    """The pointer to element ``index`` of the buffer's storage."""
+    writer = context.writer
+    pointer, constant_bytes = _base(context, buffer)
+    space = _ADDRESS_SPACES[buffer.scope]
+    if index.constant is None:
+        kind = f"i{index.dtype.bits}"
+        pointer = writer.register(
+            f"getelementptr {memory_type(buffer.dtype)}, ptr{space} {pointer}, {kind} {index.text}"
+        )
+        constant_bytes += index.offset * buffer.dtype.bits // 8
+    else:
+        constant_bytes += int(index.constant) * buffer.dtype.bits // 8
+    if constant_bytes:
+        pointer = writer.register(f"getelementptr i8, ptr{space} {pointer}, i64 {constant_bytes}")
+    return pointer
+
+
+def _alignment(dtype: DType, lanes: int) -> int:
+    """Bytes; the largest power of two that divides the access."""
+    size = dtype.bits // 8 * lanes
+    return size & -size
+
+
+# -- loads and stores ----------------------------------------
+def load(context: Context, buffer: Buffer, index: Value, dtype: DType) -> tuple[Value, ...]:
+    """The elements from ``index`` on, one Value for each lane of ``dtype``."""
+    writer, lanes, element = context.writer, dtype.lanes, dtype.element
+    if buffer.scope is Scope.REGISTER:
+        slots = _slots(context, buffer, index, lanes)
+        kept = context.register_types[buffer.storage.name]
+        return tuple(_load_slot(context, slot, kept, element) for slot in slots)
+    kind = memory_type(element)
+    pointer = address(context, buffer, index)
+    whole = kind if lanes == 1 else f"<{lanes} x {kind}>"
+    flags = ", !invariant.load !0" if buffer.scope is Scope.GLOBAL and buffer.storage.name in context.invariant else ""
+    place = f"ptr{_ADDRESS_SPACES[buffer.scope]} {pointer}, align {_alignment(element, lanes)}"
+    value = writer.effect(f"load {whole}, {place}{flags}")
+    if lanes == 1:
+        return (_from_memory(context, value, element),)
+    parts = (writer.register(f"extractelement {whole} {value}, i32 {lane}") for lane in range(lanes))
+    return tuple(_from_memory(context, part, element) for part in parts)
+
+
+def _from_memory(context: Context, text: str, dtype: DType) -> Value:
+    if dtype.kind is Kind.BOOL:
+        return context.writer.value(f"icmp ne i8 {text}, 0", dtype)
+    return Value(text, dtype)
+
+
+def store(context: Context, buffer: Buffer, index: Value, values: Sequence[Value]) -> None:
+    """Writes ``values`` to consecutive elements from ``index`` on."""
+    writer, lanes, element = context.writer, len(values), buffer.dtype.element
+    if buffer.scope is Scope.REGISTER:
+        kept = context.register_types.get(buffer.storage.name, element)
+        for slot, value in zip(_slots(context, buffer, index, lanes), values, strict=True):
+            changed = reinterpret(context, writer.operand(value), value_type(value.dtype), kept)
+            writer.line(f"store {value_type(kept)} {changed.text}, ptr {slot}")
+        return
+    kind = memory_type(element)
+    parts = [_to_memory(context, value) for value in values]
+    whole, text = kind, parts[0]
+    if lanes > 1:
+        whole, text = f"<{lanes} x {kind}>", "poison"
+        for lane, part in enumerate(parts):
+            text = writer.register(f"insertelement {whole} {text}, {kind} {part}, i32 {lane}")
+    pointer = address(context, buffer, index)
+    place = f"ptr{_ADDRESS_SPACES[buffer.scope]} {pointer}, align {_alignment(element, lanes)}"
+    writer.line(f"store {whole} {text}, {place}")
+
+
+def _to_memory(context: Context, value: Value) -> str:
+    if value.dtype.kind is Kind.BOOL:
+        return context.writer.register(f"zext i1 {value.text} to i8")
+    return context.writer.operand(value)
+
+
+# -- shared addresses of GPU ops ----------------------------------------
+def shared_address(context: Context, buffer: Buffer, index: Value, element_bytes: int) -> str:
+    """A 32-bit shared-memory address, as inline PTX takes it: ``element_bytes`` times the index into the storage."""
+    writer = context.writer
+    offset = context.shared_offset(buffer.storage)
+    base = writer.register(f"ptrtoint ptr addrspace(3) {writer.module.shared_symbol()} to i32")
+    if index.constant is not None:
+        offset += int(index.constant) * element_bytes
+    else:
+        number = writer.operand(index)
+        if index.dtype.bits == 64:
+            number = writer.register(f"trunc i64 {number} to i32")
+        scaled = writer.register(f"mul i32 {number}, {element_bytes}")
+        base = writer.register(f"add i32 {base}, {scaled}")
+    return writer.register(f"add i32 {base}, {offset}") if offset else base

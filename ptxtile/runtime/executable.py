@@ -1,0 +1,190 @@
+"""A compiled program that can run on a card: its PTX loaded once for each device, its launches prepared once.
+
+:meth:`Executable.launch` is the one way from a :class:`Binding` to the card. It is plain Python over the driver;
+whatever launches faster takes its place and keeps its contract.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+from ptxtile.errors import DriverError, LaunchError
+from ptxtile.launch_record import KernelLaunch, LaunchRecord
+from ptxtile.runtime import context, module, tensor_maps
+from ptxtile.runtime import driver as cuda
+from ptxtile.runtime.arguments import Binding
+from ptxtile.runtime.driver import Driver, LaunchShape
+from ptxtile.runtime.module import KernelResources, LoadedModule
+from ptxtile.runtime.parameters import ParameterLayout
+
+STICKY = frozenset({700, 702, 714, 715, 716, 717, 718, 719})
+"""CUresult values after which the context cannot be used any more, such as CUDA_ERROR_ILLEGAL_ADDRESS (CUDA driver API,
+«CUresult»: «the process must be terminated and relaunched»). A launch reports them for work that was enqueued before
+it."""
+
+
+class _Launch:
+    """What one KernelLaunch needs at every call, except values."""
+
+    def __init__(self, launch: KernelLaunch) -> None:
+        self.record = launch
+        self.layout = ParameterLayout(launch)
+        self._pointers = struct.Struct(f"{len(launch.parameters)}Q")
+        self._attributes: list[Any] | None = None
+
+    def attributes(self, driver: Driver) -> list[Any]:
+        if self._attributes is None:
+            self._attributes = driver.launch_attributes(self.shape((1, 1, 1)))
+        return self._attributes
+
+    def shape(self, grid: tuple[int, int, int]) -> LaunchShape:
+        launch = self.record
+        return LaunchShape(
+            grid, launch.block, launch.shared_bytes, launch.cluster, launch.cooperative, launch.dependent_launch
+        )
+
+    def memory(self, packed: bytes) -> tuple[Any, int]:
+        """A block with the parameters and the array of pointers to them, and the array's address.
+
+        A block of its own for each call: other threads launch the same kernel while the driver copies this one.
+        """
+        size = -(-len(packed) // 8) * 8
+        room = ctypes.create_string_buffer(size + self._pointers.size + tensor_maps.ALIGNMENT)
+        aligned = -ctypes.addressof(room) % tensor_maps.ALIGNMENT
+        start = ctypes.addressof(room) + aligned
+        ctypes.memmove(start, packed, len(packed))
+        self._pointers.pack_into(room, aligned + size, *(start + offset for offset in self.layout.offsets))
+        return room, start + size
+
+
+class Executable:
+    """``ptx`` with its launch record. ``image``: a cubin to load instead of the PTX, for the card that it was made
+    for."""
+
+    def __init__(
+        self,
+        ptx: str,
+        record: LaunchRecord,
+        target_name: str = "",
+        *,
+        image: bytes | None = None,
+        line_info: bool = True,
+    ) -> None:
+        self.ptx = ptx
+        self.record = record
+        self.target_name = target_name
+        self._image = image
+        self._line_info = line_info
+        self._launches = tuple(_Launch(launch) for launch in record.launches)
+        self._maps_used = {
+            parameter.name
+            for launch in record.launches
+            for parameter in launch.parameters
+            if parameter.kind == "tensor_map"
+        }
+        self._loaded: dict[int, LoadedModule] = {}
+        self._lock = threading.Lock()
+
+    def __call__(self, binding: Binding) -> Any:
+        """Launch everything on torch's current stream of the tensors' device; gives the call's results, not yet
+        computed."""
+        self.launch(binding)
+        return binding.results
+
+    def load(self, device: int) -> LoadedModule:
+        """The module on ``device``, loaded at the first call. See :func:`ptxtile.runtime.module.load` for errors."""
+        loaded = self._loaded.get(device)
+        if loaded is None:
+            with self._lock, context.current(device) as driver:
+                loaded = self._loaded.get(device)
+                if loaded is None:
+                    image = self.ptx if self._image is None else self._image
+                    loaded = module.load(driver, device, image, self.record.launches, line_info=self._line_info)
+                    self._loaded[device] = loaded
+        return loaded
+
+    def resources(self, device: int = 0) -> Mapping[str, KernelResources]:
+        """Registers, local memory (spills), shared memory of each kernel on ``device``; loads the module."""
+        return self.load(device).resources
+
+    def log(self, device: int = 0) -> str:
+        """What the driver's JIT said; empty when the driver took the code from its own cache."""
+        return self.load(device).log
+
+    def launch(self, binding: Binding) -> None:
+        """Enqueue every launch of the record whose grid has a CTA, in order.
+
+        LaunchError when the driver refuses one; DriverError when earlier work on the card has failed, there is no
+        card, or the process was forked after CUDA was used.
+        """
+        if binding.is_empty:
+            return
+        device = binding.device.index or 0
+        driver = cuda.initialised()
+        pushed = context.enter(driver, device)
+        try:
+            loaded = self._loaded.get(device) or self.load(device)
+            stream = context.current_stream(device)
+            maps, keep = self._encode_maps(driver, binding)
+            for launch, grid in zip(self._launches, binding.grids, strict=True):
+                if 0 not in grid:
+                    self._enqueue(driver, launch, grid, loaded.functions[launch.record.kernel], stream, binding, maps)
+            del keep  # torch's allocator reuses memory in the order of the stream, so this may go once all is enqueued
+        finally:
+            if pushed:
+                context.leave(driver)
+
+    def _encode_maps(self, driver: Driver, binding: Binding) -> tuple[dict[str, bytes], list[Any]]:
+        maps, keep = {}, []
+        for record in self.record.tensor_maps:
+            if record.name in self._maps_used:
+                tensor = binding.tensors[record.tensor]
+                maps[record.name], kept = tensor_maps.of_binding(
+                    driver, record, tensor, binding.symbols, self.record.name
+                )
+                keep.append(kept)
+        return maps, keep
+
+    def _enqueue(
+        self,
+        driver: Driver,
+        launch: _Launch,
+        grid: tuple[int, int, int],
+        function: Any,
+        stream: int,
+        binding: Binding,
+        maps: Mapping[str, bytes],
+    ) -> None:
+        values: list[int | float | bytes] = []
+        for parameter in launch.record.parameters:
+            if parameter.kind == "pointer":
+                tensor = binding.tensors.get(parameter.name)
+                values.append(0 if tensor is None else tensor.data_ptr())
+            elif parameter.kind == "tensor_map":
+                values.append(maps[parameter.name])
+            else:
+                values.append(launch.layout.number(parameter, binding.scalars, binding.symbols))
+        room, pointers = launch.memory(launch.layout.pack(values))
+        shape = launch.shape(grid)
+        result = driver.launch(function, shape, launch.attributes(driver), stream, pointers)
+        del room  # the driver has copied the parameters
+        if result != 0:
+            raise self._refused(driver, result, launch.record, shape)
+
+    def _refused(
+        self, driver: Driver, result: Any, launch: KernelLaunch, shape: LaunchShape
+    ) -> LaunchError | DriverError:
+        name, text = driver.describe(result)
+        if int(result) in STICKY:
+            return DriverError(
+                f"{self.record.name}: earlier work on the card failed: {name} ({int(result)}): {text}",
+                hint="the error belongs to a kernel launched before; the process must be started again",
+            )
+        got = f"grid {shape.grid}, block {shape.block}, cluster {shape.cluster}, {shape.shared_bytes} bytes shared"
+        return LaunchError(
+            f"{self.record.name}: launch of kernel {launch.kernel!r} refused: {name} ({int(result)}): {text}", got=got
+        )

@@ -1,0 +1,132 @@
+"""Bulk tensor copies: cp.async.bulk.tensor in both directions (PTX ISA 9.7.9.27.1.2), prefetch.tensormap."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ptxtile.errors import SimulationError
+from ptxtile.ir.gpu_ops import PrefetchTensorMap, TmaLoad, TmaStore
+from ptxtile.sim.async_effects import AsyncEffect
+from ptxtile.sim.masks import Mask
+from ptxtile.sim.memory import unit_dtype
+from ptxtile.sim.rules import mbarriers
+from ptxtile.sim.tensor_maps import SHARED_ALIGNMENT, TensorMap
+
+if TYPE_CHECKING:
+    from ptxtile.sim.machine import Threads
+
+
+@dataclass(frozen=True, slots=True)
+class _Boxes:
+    """The boxes that the active threads copy. ``ctas``, ``shared`` (byte offsets) and each coordinate are [box]."""
+
+    tensor_map: TensorMap
+    ctas: np.ndarray
+    coordinates: list[np.ndarray]
+    shared: np.ndarray
+
+    @property
+    def width(self) -> int:
+        return self.tensor_map.unit_width(self.coordinates)
+
+
+def _boxes(threads: Threads, op: TmaLoad | TmaStore, mask: Mask) -> _Boxes:
+    tensor_map = threads.group.tensor_map(op.tensor_map)
+    if len(op.coordinates) != tensor_map.rank:
+        raise SimulationError(
+            f"a copy through tensor map {op.tensor_map} with a wrong number of coordinates",
+            expected=str(tensor_map.rank),
+            got=str(len(op.coordinates)),
+        )
+    ctas, _ = threads.active_lanes(mask)
+    coordinates = [threads.on_active_lanes(coordinate, mask) for coordinate in op.coordinates]
+    lowest, highest = threads.group.shared.bounds(op.shared)
+    element = op.shared.dtype.bits * op.shared.dtype.lanes
+    shared = lowest + threads.on_active_lanes(op.offset, mask) * element // 8
+    if (shared < lowest).any() or (shared + tensor_map.box_bytes > highest).any():
+        raise SimulationError(
+            f"a box of tensor map {op.tensor_map} lies outside {op.shared.name}",
+            expected=f"{tensor_map.box_bytes} bytes within bytes {lowest} to {highest - 1} of shared memory",
+            got=f"bytes from {int(shared[(shared < lowest) | (shared + tensor_map.box_bytes > highest)][0])} on",
+        )
+    alignment = SHARED_ALIGNMENT[tensor_map.swizzle]
+    if (shared % alignment).any():
+        raise SimulationError(
+            f"the shared address of a copy through tensor map {op.tensor_map} is misaligned",
+            expected=f"a multiple of {alignment} bytes (swizzle {tensor_map.swizzle})",
+            got=f"byte {int(shared[shared % alignment != 0][0])}",
+        )
+    return _Boxes(tensor_map, ctas, coordinates, shared)
+
+
+def _read_global(boxes: _Boxes) -> np.ndarray:
+    """[box, unit]; zero out of bounds."""
+    width, tensor = boxes.width, boxes.tensor_map.tensor
+    offsets, inside = boxes.tensor_map.global_offsets(boxes.coordinates, width)
+    skipped, units = tensor.units(width)
+    data = units.take((offsets - skipped) // width)
+    if inside is not None:
+        data[~inside] = np.zeros((), dtype=data.dtype)
+    if tensor.observer is not None:
+        tensor.observer.access("read", "async", tensor.name, offsets, width, inside)
+    return data
+
+
+def _write_global(boxes: _Boxes, data: np.ndarray) -> None:
+    width, tensor = boxes.width, boxes.tensor_map.tensor
+    offsets, inside = boxes.tensor_map.global_offsets(boxes.coordinates, width)
+    skipped, units = tensor.units(width)
+    positions = (offsets - skipped) // width
+    if tensor.observer is not None:
+        tensor.observer.access("write", "async", tensor.name, offsets, width, inside)
+    if inside is None:
+        units[positions] = data
+    else:
+        units[positions[inside]] = data[inside]
+
+
+def _shared_units(threads: Threads, op: TmaLoad | TmaStore, boxes: _Boxes, kind: str) -> tuple[np.ndarray, np.ndarray]:
+    """The flat units of the group's shared memory, and the positions [box, unit] of the boxes in it."""
+    shared, width = threads.group.shared, boxes.width
+    offsets = boxes.tensor_map.shared_offsets(boxes.shared, width)
+    if shared.observer is not None:
+        shared.observer.access(kind, "async", op.shared, offsets, width, None)
+    positions = boxes.ctas[:, None] * (shared.row // width) + offsets // width
+    return shared.data.view(unit_dtype(width)).reshape(-1), positions
+
+
+def load(threads: Threads, op: TmaLoad, mask: Mask) -> None:
+    boxes = _boxes(threads, op, mask)
+    completions = []
+    for mbarrier, lanes in mbarriers.each(threads, op.barrier, op.index, mask):
+        counts = threads.lanes_per_cta(lanes)
+        mbarrier.require_initialised(counts > 0, "used by a TMA load")
+        completions.append((mbarrier, counts * boxes.tensor_map.box_bytes))
+
+    def write(data: np.ndarray) -> None:
+        units, positions = _shared_units(threads, op, boxes, "write")
+        units[positions] = data
+
+    def complete() -> None:
+        for mbarrier, completed in completions:
+            mbarriers.complete_transactions(mbarrier, completed)
+
+    threads.group.effects.issue(threads, AsyncEffect("tma_load", lambda: _read_global(boxes), write, complete), mask)
+
+
+def store(threads: Threads, op: TmaStore, mask: Mask) -> None:
+    boxes = _boxes(threads, op, mask)
+
+    def read() -> np.ndarray:
+        units, positions = _shared_units(threads, op, boxes, "read")
+        return units.take(positions)
+
+    effect = AsyncEffect("tma_store", read, lambda data: _write_global(boxes, data), lambda: None)
+    threads.group.effects.issue(threads, effect, mask)
+
+
+def prefetch(threads: Threads, op: PrefetchTensorMap, mask: Mask) -> None:
+    threads.group.tensor_map(op.tensor_map)

@@ -1,0 +1,238 @@
+"""An independent referee: runs a gpu-stage kernel thread by thread and reports races from vector clocks.
+
+Threads are generators that yield events in program order; barriers join clocks; a TMA operation is an agent of its own that
+starts with its issuer's clock and is joined by whoever waits for it. Two accesses of one byte, one a write, by different
+agents must be ordered by the clocks, except those of one statement in one iteration (all threads store the same value).
+A generic write before a TMA access needs a proxy fence of the writer in between.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from ptxtile.ir import gpu_ops as g
+from ptxtile.ir.buffers import Scope
+from ptxtile.ir.expressions import Binary, Cast, Compare, Const, Expr, Load, LogicalAnd, LogicalOr, Select, Unary, Var
+from ptxtile.ir.program import Program
+from ptxtile.ir.rewrite import children
+from ptxtile.ir.statements import Allocate, Break, Continue, For, If, Let, Seq, Specialized, Statement, Store, While
+
+BINARY = {
+    "add": lambda a, b: a + b, "sub": lambda a, b: a - b, "mul": lambda a, b: a * b, "floordiv": lambda a, b: a // b,
+    "floormod": lambda a, b: a % b, "truncdiv": lambda a, b: int(a / b), "min": min, "max": max, "xor": lambda a, b: a ^ b,
+    "and": lambda a, b: a & b, "or": lambda a, b: a | b, "shl": lambda a, b: a << b, "shr": lambda a, b: a >> b,
+}  # fmt: skip
+COMPARE = {
+    "eq": lambda a, b: a == b, "ne": lambda a, b: a != b, "lt": lambda a, b: a < b, "le": lambda a, b: a <= b,
+    "gt": lambda a, b: a > b, "ge": lambda a, b: a >= b,
+}  # fmt: skip
+
+
+class Left(Exception):
+    """Break or Continue."""
+
+
+@dataclass
+class Agent:
+    clock: dict[int, int]
+    time: int = 0
+    fences: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
+
+
+@dataclass
+class Shadow:
+    writer: tuple | None = None
+    readers: list[tuple] = field(default_factory=list)
+
+
+class Referee:
+    """``values``: symbols and block indices. ``races``: what was found, as text."""
+
+    def __init__(self, program: Program, values: dict[str, int]) -> None:
+        self.program, self.kernel, self.values = program, program.kernels[0], values
+        self.boxes = {m.name: (m.tensor, m.box[0] * 4) for m in program.tensor_maps}
+        self.agents = [Agent({t: 0}) for t in range(self.kernel.threads)]
+        self.shadow: dict[tuple, Shadow] = defaultdict(Shadow)
+        self.in_flight: list[tuple] = []  # (agent number, issuer, kind, shared storage, its own storage's scope)
+        self.private: list[dict] = [{} for _ in self.agents]
+        self.races: list[str] = []
+
+    def run(self) -> list[str]:
+        running = {t: self.events(self.kernel.body, t, dict(self.values), ()) for t in range(self.kernel.threads)}
+        waiting: dict[tuple, list[int]] = defaultdict(list)
+        ready = list(running)
+        while ready:
+            thread = ready.pop()
+            for event in running[thread]:
+                if event[0] != "barrier":
+                    continue
+                key = event[1:]
+                waiting[key].append(thread)
+                wanted = self.kernel.threads if key[0] == 0 else key[1]
+                if len(waiting[key]) == wanted:
+                    self.join(waiting[key])
+                    ready.extend(waiting.pop(key))
+                break
+        stuck = [key for key, threads in waiting.items() if threads]
+        if stuck:
+            self.races.append(f"threads wait forever at barrier {stuck}")
+        return self.races
+
+    def join(self, threads: list[int]) -> None:
+        merged: dict[int, int] = {}
+        for thread in threads:
+            for agent, time in self.agents[thread].clock.items():
+                merged[agent] = max(merged.get(agent, 0), time)
+        for thread in threads:
+            self.agents[thread].clock = dict(merged)
+
+    # -- one thread ------------------------------------------------------------------------------------------------
+
+    def events(self, node: Statement, thread: int, env: dict, where: tuple) -> Iterator[tuple]:
+        match node:
+            case Seq(statements):
+                env = dict(env)
+                for position, statement in enumerate(statements):
+                    yield from self.events(statement, thread, env, (*where, position))
+            case Let(var, value):
+                env[var.name] = self.value(value, thread, env, where)
+            case For(var, start, stop, step, _, body):
+                low, high = (self.value(bound, thread, env, where) for bound in (start, stop))
+                for i in range(low, high, step):
+                    try:
+                        yield from self.events(body, thread, {**env, var.name: i}, (*where, i))
+                    except Left as left:
+                        if left.args[0] == "break":
+                            break
+            case While(condition, body):
+                turn = 0
+                while self.value(condition, thread, env, (*where, turn)):
+                    try:
+                        yield from self.events(body, thread, env, (*where, turn))
+                    except Left as left:
+                        if left.args[0] == "break":
+                            break
+                    turn += 1
+            case If(condition, then, otherwise):
+                holds = self.value(condition, thread, env, where)
+                if holds:
+                    yield from self.events(then, thread, env, (*where, 0))
+                elif otherwise is not None:
+                    yield from self.events(otherwise, thread, env, (*where, 1))
+            case Specialized(roles):
+                for position, role in enumerate(roles):
+                    if role.first_thread <= thread < role.first_thread + role.threads:
+                        yield from self.events(role.body, thread, env, (*where, position))
+            case Break():
+                raise Left("break")
+            case Continue():
+                raise Left("continue")
+            case Store(buffer, (index,), value):
+                place, stored = self.value(index, thread, env, where), self.value(value, thread, env, where)
+                width = value.dtype.bits * value.dtype.lanes // 8
+                self.touch(buffer, place * buffer.dtype.itemsize, width, thread, where, True)
+                if buffer.scope in (Scope.LOCAL, Scope.REGISTER):
+                    self.private[thread][buffer.storage.name, place] = stored
+            case g.BarSync(identifier, threads):
+                yield "barrier", identifier, threads
+            case Allocate():
+                pass
+            case _:
+                self.operation(node, thread, env, where)
+
+    def operation(self, node: Statement, thread: int, env: dict, where: tuple) -> None:
+        agent = self.agents[thread]
+        match node:
+            case g.FenceProxyAsync(space):
+                agent.time += 1
+                agent.clock[thread] = agent.time
+                agent.fences[space].append(agent.time)
+            case g.TmaLoad(name, _, buffer, offset, _, _) | g.TmaStore(name, _, buffer, offset):
+                loads = isinstance(node, g.TmaLoad)
+                tensor, size = self.boxes[name]
+                base = self.value(offset, thread, env, where) * buffer.dtype.itemsize
+                number = len(self.agents)
+                self.agents.append(Agent({**agent.clock, number: 1}, 1))
+                self.touch(buffer, base, size, number, where, loads, proxy=True)
+                kind = "load" if loads else "store"
+                self.in_flight.append((number, thread, kind, buffer.storage.name, "shared"))
+            case g.MbarrierWait(_, _, _, retires):
+                names = {b.storage.name for b in retires}
+                self.retire(thread, lambda f: f[2] == "load" and f[3] in names)
+            case g.BulkWaitGroup(0, _, _):
+                self.retire(thread, lambda f: f[2] == "store" and f[1] == thread)
+
+    def retire(self, thread: int, chosen) -> None:
+        clock = self.agents[thread].clock
+        for flight in self.in_flight:
+            if chosen(flight):
+                for agent, time in self.agents[flight[0]].clock.items():
+                    clock[agent] = max(clock.get(agent, 0), time)
+
+    def touch(self, buffer, start: int, width: int, agent: int, where: tuple, writes: bool, proxy: bool = False) -> None:
+        if buffer.scope not in (Scope.SHARED, Scope.GLOBAL):
+            return
+        me = self.agents[agent]
+        if not proxy:
+            me.time += 1
+            me.clock[agent] = me.time
+        if buffer.scope is Scope.SHARED:
+            memory, start = "shared", start + (buffer.storage.offset or 0)
+        else:
+            memory = buffer.storage.name
+        event = (agent, me.time, where, proxy)
+        for byte in range(start, start + width):
+            shadow = self.shadow[memory, byte]
+            earlier = [shadow.writer] if shadow.writer else []
+            if writes:
+                earlier = earlier + shadow.readers
+            for other in earlier:
+                self.check(other, event, memory, byte, other is shadow.writer, writes)
+            if writes:
+                shadow.writer, shadow.readers = event, []
+            else:
+                shadow.readers.append(event)
+
+    def check(self, a: tuple, b: tuple, memory: str, byte: int, a_writes: bool, b_writes: bool) -> None:
+        if a[0] != b[0] and a[2] != b[2] and self.agents[b[0]].clock.get(a[0], 0) < a[1]:
+            self.races.append(f"{memory} byte {byte}: {a} and {b} are not ordered")
+        if a_writes and not a[3] and b[3]:
+            known = self.agents[b[0]].clock.get(a[0], 0)
+            space = "shared" if memory == "shared" else "global"
+            if not any(a[1] < time <= known for time in self.agents[a[0]].fences[space]):
+                self.races.append(f"{memory} byte {byte}: no proxy fence between {a} and {b}")
+
+    def value(self, expression: Expr, thread: int, env: dict, where: tuple):
+        match expression:
+            case Const(value, _):
+                return value
+            case Var(name, _):
+                return thread if name == self.kernel.thread.name else env[name]
+            case Binary(operator, left, right, _):
+                return BINARY[operator](self.value(left, thread, env, where), self.value(right, thread, env, where))
+            case Compare(operator, left, right, _):
+                return COMPARE[operator](self.value(left, thread, env, where), self.value(right, thread, env, where))
+            case LogicalAnd(left, right, _):
+                return self.value(left, thread, env, where) and self.value(right, thread, env, where)
+            case LogicalOr(left, right, _):
+                return self.value(left, thread, env, where) or self.value(right, thread, env, where)
+            case Select(condition, if_true, if_false, _):
+                chosen = if_true if self.value(condition, thread, env, where) else if_false
+                return self.value(chosen, thread, env, where)
+            case Unary("not", operand, _):
+                return not self.value(operand, thread, env, where)
+            case Cast(operand, _):
+                return self.value(operand, thread, env, where)
+            case Load(buffer, (index,), dtype):
+                place = self.value(index, thread, env, where)
+                size = dtype.bits * dtype.lanes // 8
+                self.touch(buffer, place * buffer.dtype.itemsize, size, thread, where, False)
+                return self.private[thread].get((buffer.storage.name, place), 0)
+        raise AssertionError(f"no rule for {type(expression).__name__} {list(children(expression))}")
+
+
+def races(program: Program, **values: int) -> list[str]:
+    """Races of the program's kernel in one CTA; ``n``: the value of the symbol that loops may run to."""
+    return Referee(program, {"bx": 0, "by": 0, "bz": 0, "n": 2, **values}).run()

@@ -32,6 +32,11 @@ def read(name: str) -> str:
     return os.environ.get(name, _BY_NAME[name].default)
 
 
+def is_set(name: str) -> bool:
+    """Whether the environment says anything about a variable of the table."""
+    return _BY_NAME[name].name in os.environ
+
+
 def cache_directory() -> Path:
     """Where compiled kernels live on disk."""
     chosen = read("PTXTILE_CACHE_DIR")

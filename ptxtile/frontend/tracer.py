@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ptxtile.errors import Location, TraceError
 from ptxtile.frontend.locations import user_location
@@ -87,6 +87,14 @@ class OpenKernel:
         return x * y * z
 
 
+class ParameterSource(Protocol):
+    """Who answers ``T.const`` and annotations: one that learns a signature, or one that builds a program."""
+
+    def declare(self, tracer: Tracer, name: str, annotation: Any) -> Any: ...
+
+    def constants(self, names: tuple[str, ...], dtype: DType) -> tuple[Any, ...]: ...
+
+
 @dataclass
 class Tracer:
     """One run of a user's function. ``specialization`` is None while only the signature is being learned."""
@@ -105,8 +113,7 @@ class Tracer:
     host_views: list[View] = field(default_factory=list)
     symbols: dict[str, Var] = field(default_factory=dict)
     definitions: dict[str, Expr] = field(default_factory=dict)
-    on_tensor: Callable[[str, Any], Any] | None = None
-    on_constants: Callable[[tuple[str, ...], Any], tuple[Any, ...]] | None = None
+    parameter_source: ParameterSource | None = None
     _names: set[str] = field(default_factory=set)
 
     def unique(self, name: str) -> str:

@@ -151,7 +151,7 @@ def _variables() -> list[Fact]:
     values = []
     for variable in config.VARIABLES:
         value = config.read(variable.name)
-        shown = f"{value} (default)" if value and variable.name not in os.environ else value
+        shown = f"{value} (default)" if value and not config.is_set(variable.name) else value
         values.append(Fact(variable.name, shown or f"not set: {variable.meaning}"))
     return values
 
@@ -220,7 +220,9 @@ def as_dictionary(report: Report) -> dict[str, Any]:
             }
             for card in report.cards
         ],
-        "variables": {fact.name: os.environ.get(fact.name) for fact in report.variables},
+        "variables": {
+            fact.name: config.read(fact.name) if config.is_set(fact.name) else None for fact in report.variables
+        },
         "verdicts": table(report.verdicts),
     }
 

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 
 from ptxtile.ir import congruence as congruences
 from ptxtile.ir import intervals
-from ptxtile.ir.expression_table import has_load, subexpressions
+from ptxtile.ir.expression_table import has_load, map_operands, subexpressions
 from ptxtile.ir.expressions import (
     Binary,
     Bitcast,
@@ -211,8 +211,15 @@ class Analyzer(ValueAnalysis):
 
         found = self._coefficient(expression, var)
         if found is None and is_scalar_integer(expression.dtype):
-            found = self._coefficient(simplify_expression(expression, self), var)
+            found = self._coefficient(simplify_expression(self._spelled_out(expression), self), var)
         return found
+
+    def _spelled_out(self, e: Expr) -> Expr:
+        """``e`` with variables that are bound to values without loads replaced by them."""
+        if isinstance(e, Var):
+            definition = self._definitions.get(e.name)
+            return e if definition is None or has_load(definition) else self._spelled_out(definition)
+        return map_operands(e, self._spelled_out)
 
     def _coefficient(self, expression: Expr, var: Var) -> int | None:
         if not is_scalar_integer(expression.dtype):

@@ -91,6 +91,73 @@ def _offset(shape: Any, stride: Any, coordinate: Any) -> Any:
     return total
 
 
+def composition(outer: Layout, inner: Layout) -> Layout:
+    """``outer ∘ inner``: a layout with ``inner``'s coordinates whose offset is ``outer(inner(coordinate))``.
+
+    As in CuTe's algebra each mode of ``inner`` is divided by ``outer``'s modes and becomes a mode, nested where it is
+    cut into several. ValueError where the composition is no layout: a size or stride that does not divide, a sum over
+    the modes of ``inner`` that carries from one mode of ``outer`` into the next, or an ``inner`` that leaves
+    ``outer``'s domain.
+    """
+    if inner.cosize > outer.size:
+        raise ValueError(f"offsets up to {inner.cosize - 1} leave a layout of {outer.size} coordinates")
+    modes = list(reversed(outer.coalesced().modes))  # fastest first
+    digits = [0] * len(modes)  # the largest coordinate in each mode of outer that inner's modes add up to
+    shape, stride = _compose(modes, digits, inner.shape, inner.stride)
+    for (n, _), largest in zip(modes, digits, strict=True):
+        if largest >= n:
+            raise ValueError(f"{outer} ∘ {inner} carries from one mode into the next")
+    return Layout(shape, stride)
+
+
+def _compose(modes: list[tuple[int, int]], digits: list[int], shape: Any, stride: Any) -> tuple[Any, Any]:
+    if not isinstance(shape, int):
+        parts = [_compose(modes, digits, s, d) for s, d in zip(shape, stride, strict=True)]
+        return tuple(s for s, _ in parts), tuple(d for _, d in parts)
+    result: list[tuple[int, int]] = []
+    remaining, step = shape, stride
+    for position, (n, d) in enumerate(modes):
+        if remaining == 1 or step == 0:
+            break
+        if position < len(modes) - 1 and step % n == 0:
+            step //= n
+            continue
+        count = min(remaining, -(-n // step)) if position < len(modes) - 1 else remaining
+        if remaining % count or (count < remaining and n % step):
+            raise ValueError(f"a mode of size {shape} and stride {stride} does not divide the modes {modes}")
+        result.append((count, d * step))
+        digits[position] += (count - 1) * step
+        remaining, step = remaining // count, 1
+    if remaining > 1:
+        result.append((remaining, 0))
+    if not result:
+        return shape, 0
+    if len(result) == 1:
+        return result[0]
+    result.reverse()
+    return tuple(n for n, _ in result), tuple(d for _, d in result)
+
+
+def inverse(layout: Layout) -> Layout:
+    """The right inverse of CuTe's algebra: ``layout(inverse(layout)(k)) == k`` for every k of its domain.
+
+    The domain is the longest run of offsets from 0 on that the modes of ``layout`` reach one after the other; it is all
+    of ``layout``'s size when that is a bijection onto it, and then it is the left inverse too.
+    """
+    weights, running = [], 1
+    for n, d in reversed(layout.modes):
+        weights.append((d, n, running))
+        running *= n
+    found: list[tuple[int, int]] = []
+    reach = 1
+    for d, n, weight in sorted(weights):
+        if n != 1 and d == reach:
+            found.append((n, weight))
+            reach *= n
+    found.reverse()
+    return Layout(tuple(n for n, _ in found), tuple(w for _, w in found)) if found else Layout((1,), (0,))
+
+
 def row_major(shape: tuple[int, ...]) -> Layout:
     strides, running = [], 1
     for n in reversed(shape):

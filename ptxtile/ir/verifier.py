@@ -29,8 +29,8 @@
 13. A Load's dtype is its buffer's with a whole multiple of the lanes; so is the dtype of a stored value.
 14. An access has one index for each dimension (at the gpu stage: exactly one), each a single int32 or int64.
 15. A Call of a function of the program has its parameters' dtypes and its result's; one of HARDWARE_FUNCTIONS has that
-    many arguments. At a stage with resolved calls there are no others. Functions do not call themselves, directly or
-    not.
+    many arguments. Once the program has its launch record, there are no others. Functions do not call themselves,
+    directly or not.
 
 *Statements.*
 

@@ -17,14 +17,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from ptxtile.errors import LoweringError, ResourceError
-from ptxtile.ir.access import kernel_context
 from ptxtile.ir.gpu_ops import BarSync, BulkWaitGroup, FenceMbarrierInit, FenceProxyAsync
 from ptxtile.ir.program import Kernel, Program, Why
 from ptxtile.ir.rewrite import walk
 from ptxtile.ir.statements import For, If, Role, Seq, Specialized, Statement, While
 from ptxtile.lower.hazards import Decision, Path
 from ptxtile.lower.options import Options
-from ptxtile.lower.synchronization_walk import Walk, find_decisions
+from ptxtile.lower.synchronization_walk import Facts, Walk, find_decisions
 from ptxtile.target import Target
 
 NAMED_BARRIERS = 16
@@ -56,16 +55,16 @@ def _order(path: Path) -> tuple[str, ...]:
 
 def _decide(program: Program, kernel: Kernel) -> Walk:
     """A walk whose decisions suffice, and from which no barrier can be left out."""
-    context = kernel_context(program, kernel)
-    walked = find_decisions(kernel, context, {})
+    facts = Facts(program, kernel)
+    walked = find_decisions(kernel, facts, {})
     barriers = {path for path, decision in walked.decisions.items() if decision.barrier}
-    if not 2 <= len(barriers) <= MAXIMUM_PRUNED or not any(isinstance(n, (For, While)) for n in walk(kernel.body)):
+    if not facts.has_barriers_inside_loops or not 2 <= len(barriers) <= MAXIMUM_PRUNED:
         return walked  # without loops, placing each barrier as late as possible is minimal already
     for path in sorted(barriers, key=_order):
-        fewer = find_decisions(kernel, context, _only(walked, barriers - {path}), known=walked)
-        if all(path in barriers for path, decision in fewer.decisions.items() if decision.barrier):
-            if path not in fewer.decisions or not fewer.decisions[path].barrier:
-                walked, barriers = fewer, barriers - {path}
+        fewer = find_decisions(kernel, facts, _only(walked, barriers - {path}))
+        found = {place for place, decision in fewer.decisions.items() if decision.barrier}
+        if found == barriers - {path}:
+            walked, barriers = fewer, found
     return walked
 
 

@@ -255,13 +255,13 @@ def _mark(table: np.ndarray, start: int, granule: int, owners: np.ndarray | None
 def _one_shot_user(uses: list[_Use]) -> str | None:
     """The role that waits for and uses what one other role loads by TMA exactly once; None for any other traffic."""
     roles = {use.role for use in uses}
-    if len(roles) != 2 or any(use.loops for use in uses):
+    if len(roles) != 2:
         return None
     for loader in roles:
         (user,) = roles - {loader}
         theirs = [use for use in uses if use.role == loader]
         own = [use for use in uses if use.role == user]
         loads_only = all(use.access is not None and use.access.asynchronous and use.access.is_write for use in theirs)
-        if loads_only and own[0].access is None:
+        if loads_only and not any(use.loops for use in theirs) and own[0].access is None and not own[0].loops:
             return user
     return None

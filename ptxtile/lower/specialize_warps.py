@@ -65,18 +65,20 @@ def plan_registers(consumers: int, producers: int = WARPGROUP) -> RegisterPlan:
 
 def run(program: Program, target: Target, options: Options) -> Program:
     kernels, why = [], []
+    stage = program.stage
     for kernel in program.kernels:
         refusal = _refusal(kernel, target, options)
         if not refusal:
             try:
                 kernel = _specialize(program, kernel)
+                stage = "async"
                 why.append(Why("specialize_warps", kernel.name, "producer and consumers", "asked for", kernel.location))
             except SliceRefused as refused:
                 refusal = str(refused)
         if refusal:
             why.append(Why("specialize_warps", kernel.name, "no roles", refusal, kernel.location))
         kernels.append(kernel)
-    return replace(program, kernels=tuple(kernels)).with_why(*why)
+    return replace(program, kernels=tuple(kernels), stage=stage).with_why(*why)
 
 
 def _refusal(kernel: Kernel, target: Target, options: Options) -> str:
@@ -87,7 +89,7 @@ def _refusal(kernel: Kernel, target: Target, options: Options) -> str:
         return "auto: no pipelined loop feeds tensor cores, and one-shot kernels measure faster without roles"
     for feature in (Feature.TMA, Feature.SETMAXNREG):
         if not target.has(feature):
-            return f"{target.name} has no {feature.value}"
+            return f"{target.name} has no {feature.name} ({feature.value})"
     if kernel.threads % WARPGROUP:
         return f"{kernel.threads} consumer threads are no multiple of a warpgroup (128)"
     if kernel.threads + WARPGROUP > MAXIMUM_THREADS:

@@ -22,13 +22,14 @@ from ptxtile.ir.access import (
     active_threads,
     expression_accesses,
     inlined,
+    kernel_context,
     operation_accesses,
 )
 from ptxtile.ir.buffers import Scope
 from ptxtile.ir.conflicts import Overlap, Relation, compare, repeats_conflict
 from ptxtile.ir.enumeration import NotEnumerable, evaluate
 from ptxtile.ir.expressions import Expr
-from ptxtile.ir.program import Kernel
+from ptxtile.ir.program import Kernel, Program
 from ptxtile.ir.rewrite import walk
 from ptxtile.ir.statements import Break, Continue, For, If, Let, Role, Seq, Specialized, Statement, While
 from ptxtile.lower import hazards
@@ -59,23 +60,42 @@ class _Loop:
     continues: list[State] = field(default_factory=list)
 
 
+class Facts:
+    """What stays the same however often a kernel is walked: its accesses, which of them meet, what is uniform."""
+
+    def __init__(self, program: Program, kernel: Kernel) -> None:
+        self.context = kernel_context(program, kernel)
+        self.uniformity = Uniformity(kernel, self.context)
+        self.overlaps = Comparisons()
+        self.events: dict[tuple, list[Access]] = {}
+        self.units: dict[Path, bool] = {}
+        self.uniform: dict[Path, bool] = {}
+        self.masks: dict[Path, tuple[int, bool]] = {}
+        self.released = _released_storages(kernel)
+        asynchronous: list[Access] = []
+        if any(isinstance(node, (gpu_ops.TmaLoad, gpu_ops.TmaStore)) for node in walk(kernel.body)):
+            asynchronous = [access for access in accesses(kernel.body, self.context) if access.asynchronous]
+        self.meets_tma = _MeetsTma(asynchronous)
+
+    @property
+    def has_barriers_inside_loops(self) -> bool:
+        """Whether a loop was walked through statement by statement."""
+        return not all(self.units.values())
+
+
 @dataclass(slots=True)
 class Walk:
     """Decisions by path, and notes on hazards that are possible but cannot be ordered, with their lines."""
 
     decisions: dict[Path, Decision]
     notes: dict[str, Location | None] = field(default_factory=dict)
-    overlaps: Comparisons = field(default_factory=Comparisons)
-    events: dict[tuple, list[Access]] = field(default_factory=dict)
-    units: dict[Path, bool] = field(default_factory=dict)
 
 
-def find_decisions(kernel: Kernel, context: Context, start: dict[Path, Decision], known: Walk | None = None) -> Walk:
-    """A walk whose decisions, ``start`` among them, order every hazard of ``kernel``. ``known``: an earlier walk of it."""
-    result = Walk(start) if known is None else Walk(start, {}, known.overlaps, known.events, known.units)
-    uniformity = Uniformity(kernel, context)
+def find_decisions(kernel: Kernel, facts: Facts, start: dict[Path, Decision]) -> Walk:
+    """A walk whose decisions, ``start`` among them, order every hazard of ``kernel``."""
+    result = Walk(start)
     for _ in range(MAXIMUM_ROUNDS):
-        walker = _Walker(kernel, context, result, uniformity)
+        walker = _Walker(kernel, facts, result)
         try:
             walker.run()
         except _Restart:
@@ -86,8 +106,8 @@ def find_decisions(kernel: Kernel, context: Context, start: dict[Path, Decision]
 
 
 class _Walker:
-    def __init__(self, kernel: Kernel, context: Context, result: Walk, uniformity: Uniformity) -> None:
-        self.kernel, self.context, self.result, self.uniformity = kernel, context, result, uniformity
+    def __init__(self, kernel: Kernel, facts: Facts, result: Walk) -> None:
+        self.kernel, self.facts, self.result = kernel, facts, result
         self.everyone = (1 << kernel.threads) - 1
         self.region = self.everyone
         self.scopes: list[_Scope] = []
@@ -95,14 +115,9 @@ class _Walker:
         self.decided = False
         self.by_role: dict[str, dict[Access, None]] = {}
         self.role: str | None = None
-        self.released = _released_storages(kernel)
-        if ("asynchronous",) not in result.events:
-            everything = accesses(kernel.body, context)
-            result.events["asynchronous",] = [access for access in everything if access.asynchronous]
-        self.meets_tma = _MeetsTma(result.events["asynchronous",])
 
     def run(self) -> None:
-        self.statement(self.kernel.body, (), {}, self.context)
+        self.statement(self.kernel.body, (), {}, self.facts.context)
 
     # -- statements ------------------------------------------------------------------------------------------------
 
@@ -149,20 +164,20 @@ class _Walker:
         return state
 
     def _barrier(self, state: State, path: Path, mask: int) -> State:
-        return hazards.after_barrier(state, path, mask, self.everyone, self.meets_tma)
+        return hazards.after_barrier(state, path, mask, self.everyone, self.facts.meets_tma)
 
     def _events(self, node: Statement, path: Path, context: Context) -> list[Access]:
         key = (path, context.outer)
-        if key not in self.result.events:
-            self.result.events[key] = accesses(node, context)
-        return self.result.events[key]
+        if key not in self.facts.events:
+            self.facts.events[key] = accesses(node, context)
+        return self.facts.events[key]
 
     def _reads(self, expressions: Iterable[Expr], node: Statement, path: Path, context: Context) -> list[Access]:
         key = (path, "reads")
-        if key not in self.result.events:
+        if key not in self.facts.events:
             found = [a for e in expressions for a in expression_accesses(e, context, node)]
-            self.result.events[key] = found
-        return self.result.events[key]
+            self.facts.events[key] = found
+        return self.facts.events[key]
 
     # -- loops -----------------------------------------------------------------------------------------------------
 
@@ -172,7 +187,9 @@ class _Walker:
         bounds = (node.start, node.stop) if isinstance(node, For) else (node.condition,)
         reads = self._reads(bounds, node, path, context)
         state = self._access_all(reads, path, state)
-        uniform = self.uniformity.loop_is_uniform(node, context)
+        if path not in self.facts.uniform:
+            self.facts.uniform[path] = self.facts.uniformity.loop_is_uniform(node, context)
+        uniform = self.facts.uniform[path]
         name = node.var.name if isinstance(node, For) else "while " + "/".join(map(str, path))
         inner = context.with_loop(node, symbolic=True) if isinstance(node, For) and uniform else context
         trips = _trip_count(node, context)
@@ -210,11 +227,11 @@ class _Walker:
 
     def _is_unit(self, node: For | While, path: Path, context: Context) -> bool:
         """Whether the loop can be taken as one access of each thread: nothing inside it needs a barrier inside it."""
-        if path not in self.result.units:
+        if path not in self.facts.units:
             simple = not any(isinstance(n, (gpu_ops.GpuOp, Specialized)) for n in walk(node))
             free = isinstance(node, For) and node.option("independent") is True
-            self.result.units[path] = simple and (free or not self._conflicts_inside(self._events(node, path, context)))
-        return self.result.units[path]
+            self.facts.units[path] = simple and (free or not self._conflicts_inside(self._events(node, path, context)))
+        return self.facts.units[path]
 
     def _conflicts_inside(self, events: list[Access]) -> bool:
         for position, a in enumerate(events):
@@ -229,7 +246,9 @@ class _Walker:
 
     def _condition(self, node: If, path: Path, state: State, context: Context) -> State | None:
         state = self._access_all(self._reads((node.condition,), node, path, context), path, state)
-        if self.uniformity.holds_for(node.condition, context):
+        if path not in self.facts.uniform:
+            self.facts.uniform[path] = self.facts.uniformity.holds_for(node.condition, context)
+        if self.facts.uniform[path]:
             then = self.statement(node.then, (*path, "then"), state, context)
             otherwise: State | None = state
             if node.otherwise is not None:
@@ -268,12 +287,14 @@ class _Walker:
 
     def _operation(self, node: gpu_ops.GpuOp, path: Path, state: State, context: Context) -> State:
         key = (path, context.outer)
-        if key not in self.result.events:
-            self.result.events[key] = list(operation_accesses(node, context))
-        mask, known = active_threads(context)
+        if key not in self.facts.events:
+            self.facts.events[key] = list(operation_accesses(node, context))
+        if path not in self.facts.masks:
+            self.facts.masks[path] = active_threads(context)
+        mask, known = self.facts.masks[path]
         if isinstance(node, gpu_ops.MbarrierArrive):
             state = self._release(node, path, state, context, mask)
-        state = self._access_all(self.result.events[key], path, state)
+        state = self._access_all(self.facts.events[key], path, state)
         sure = mask if known else 0
         match node:
             case gpu_ops.BarSync(identifier, threads):
@@ -295,20 +316,20 @@ class _Walker:
         self, node: gpu_ops.MbarrierArrive, path: Path, state: State, context: Context, mask: int
     ) -> State:
         """An arrival that lets waiters use the storages which their waits retire: this role's accesses come before it."""
-        for name in sorted(self.released.get(node.barrier.storage.name, ())):
+        for name in sorted(self.facts.released.get(node.barrier.storage.name, ())):
             for pending in list(state):
                 earlier = pending.access
                 if earlier.storage.name != name or earlier.asynchronous:
                     continue
-                meets_tma = self.meets_tma(earlier)
+                meets_tma = self.facts.meets_tma(earlier)
                 key = (path, "release", id(earlier))
-                if key not in self.result.events:
+                if key not in self.facts.events:
                     later = Access(
                         earlier.storage, True, None, 8, 8, context, asynchronous=meets_tma, location=node.location
                     )
-                    self.result.events[key] = [later]
-                (later,) = self.result.events[key]
-                wanted = need(pending, later, self.result.overlaps)
+                    self.facts.events[key] = [later]
+                (later,) = self.facts.events[key]
+                wanted = need(pending, later, self.facts.overlaps)
                 if wanted is not None and earlier.threads & ~mask == 0:
                     wanted = replace(wanted, barrier=False)  # each thread arrives after its own accesses
                 if wanted is not None and (wanted.barrier or wanted.fence):
@@ -323,7 +344,7 @@ class _Walker:
             for pending in list(state):
                 if pending not in state:
                     continue
-                wanted = need(pending, later, self.result.overlaps)
+                wanted = need(pending, later, self.facts.overlaps)
                 if wanted is not None:
                     state = self._require(wanted, pending, later, path, state)
         self._check_statement(events, path)
@@ -338,7 +359,7 @@ class _Walker:
 
     def _check_statement(self, events: list[Access], path: Path) -> None:
         """A statement that reads and writes one place by different threads cannot be mended from outside."""
-        if self.result.units.get(path):
+        if self.facts.units.get(path):
             return
         for position, a in enumerate(events):
             for b in events[position + 1 :]:

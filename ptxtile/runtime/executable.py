@@ -26,6 +26,9 @@ STICKY = frozenset({700, 702, 714, 715, 716, 717, 718, 719})
 «CUresult»: «the process must be terminated and relaunched»). A launch reports them for work that was enqueued before
 it."""
 
+MAPS_KEPT = 256
+"""Encoded tensor maps that an executable remembers, for calls with tensors at the same addresses."""
+
 
 class _Launch:
     """What one KernelLaunch needs at every call, except values."""
@@ -80,12 +83,14 @@ class Executable:
         self._image = image
         self._line_info = line_info
         self._launches = tuple(_Launch(launch) for launch in record.launches)
-        self._maps_used = {
+        used = {
             parameter.name
             for launch in record.launches
             for parameter in launch.parameters
             if parameter.kind == "tensor_map"
         }
+        self._maps_used = tuple(tensor_map for tensor_map in record.tensor_maps if tensor_map.name in used)
+        self._encoded: dict[tuple[Any, ...], bytes] = {}  # a map depends on nothing but its record, address and sizes
         self._loaded: dict[int, LoadedModule] = {}
         self._lock = threading.Lock()
 
@@ -139,14 +144,21 @@ class Executable:
                 context.leave(driver)
 
     def _encode_maps(self, driver: Driver, binding: Binding) -> tuple[dict[str, bytes], list[Any]]:
+        """The tensor maps by name, and what must stay alive until all is enqueued."""
         maps, keep = {}, []
-        for record in self.record.tensor_maps:
-            if record.name in self._maps_used:
-                tensor = binding.tensors[record.tensor]
-                maps[record.name], kept = tensor_maps.of_binding(
-                    driver, record, tensor, binding.symbols, self.record.name
-                )
+        sizes = tuple(binding.symbols.items())
+        for record in self._maps_used:
+            tensor = binding.tensors[record.tensor]
+            key = (record.name, tensor.data_ptr(), sizes)
+            encoded = self._encoded.get(key)
+            if encoded is None:
+                encoded, kept = tensor_maps.of_binding(driver, record, tensor, binding.symbols, self.record.name)
+                if kept is tensor:  # a map of other memory is of this call alone
+                    if len(self._encoded) >= MAPS_KEPT:
+                        self._encoded.clear()
+                    self._encoded[key] = encoded
                 keep.append(kept)
+            maps[record.name] = encoded
         return maps, keep
 
     def _enqueue(

@@ -103,9 +103,10 @@ _FLOAT: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
     "div": np.divide,
     "min": _float_minimum,
     "max": _float_maximum,
-    "floordiv": lambda a, b: np.floor(np.divide(a, b)),
+    # Lowering expands these four before the gpu stage; here they mean what torch makes of them.
+    "floordiv": np.floor_divide,
+    "floormod": np.remainder,
     "truncdiv": lambda a, b: np.trunc(np.divide(a, b)),
-    "floormod": lambda a, b: np.subtract(a, np.multiply(np.floor(np.divide(a, b)), b)),
     "truncmod": np.fmod,
 }
 

@@ -107,8 +107,11 @@ def test_definitions_reach_the_kernel(file) -> None:
 
 def test_views(file, compiled) -> None:
     expected = {
-        "--ptx": "the ptx\n", "--llvm": "the llvm\n", "--host": "host part of add\n", "--why": "no decisions were recorded\n",
-    }  # fmt: skip
+        "--ptx": "the ptx\n",
+        "--llvm": "the llvm\n",
+        "--host": "host part of add\n",
+        "--why": "no decisions were recorded\n",
+    }
     for flag, text in expected.items():
         shown = run(f"{file}:add", flag)
         assert (shown.exit_code, shown.stdout) == (0, text)

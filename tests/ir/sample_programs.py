@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 
 from hypothesis import strategies as st
 
@@ -273,6 +274,7 @@ def leaves(dtype) -> st.SearchStrategy[Expr]:
     return constants(dtype) if not variables else constants(dtype) | st.sampled_from(variables)
 
 
+@cache
 def scalars(dtype, depth: int = 3) -> st.SearchStrategy[Expr]:
     """Random expressions of ``dtype``, every node class among them."""
     if depth == 0:

@@ -150,4 +150,3 @@ def plus(left: Expr, right: Expr | int) -> Expr:
     return binary("add", left, right)
 
 
-__all__ = ["float32", "replace"] + [name for name in globals() if not name.startswith("_")]

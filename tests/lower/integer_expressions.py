@@ -15,6 +15,7 @@ from ptxtile.ir.expressions import (
     Compare,
     Const,
     Expr,
+    Load,
     LogicalAnd,
     LogicalOr,
     Select,
@@ -28,6 +29,9 @@ from ptxtile.ir.expressions import (
 from ptxtile.ir.types import DType, Kind, int8, int32, int64, uint8, uint32
 
 
+Memory = dict[str, list[int]]
+
+
 class Unspecified(Exception):
     """A division by zero was evaluated."""
 
@@ -39,30 +43,38 @@ def wrap(value: int, dtype: DType) -> int:
     return value - 2**dtype.bits if dtype.kind is Kind.INT and value >= 2 ** (dtype.bits - 1) else value
 
 
-def evaluate(e: Expr, values: dict[str, int]) -> int:
+def evaluate(e: Expr, values: dict[str, int], memory: Memory | None = None) -> int:
+    """The value of an integer or bool expression; loads read ``memory``, lists of elements by storage name."""
+
+    def value(x: Expr) -> int:
+        return evaluate(x, values, memory)
+
     match e:
         case Const():
             return int(e.value)
         case Var():
             return values[e.name]
+        case Load():
+            assert memory is not None
+            return memory[e.buffer.storage.name][value(e.indices[0]) if e.indices else 0]
         case Cast():
-            return wrap(evaluate(e.operand, values), e.dtype)
+            return wrap(value(e.operand), e.dtype)
         case Select():
-            return evaluate(e.if_true if evaluate(e.condition, values) else e.if_false, values)
+            return value(e.if_true if value(e.condition) else e.if_false)
         case LogicalAnd():
-            return evaluate(e.left, values) and evaluate(e.right, values)
+            return value(e.left) and value(e.right)
         case LogicalOr():
-            return evaluate(e.left, values) or evaluate(e.right, values)
+            return value(e.left) or value(e.right)
         case Unary():
-            x = evaluate(e.operand, values)
+            x = value(e.operand)
             if e.operator == "not" and e.dtype.is_bool:
                 return 1 - x
             return wrap({"neg": -x, "abs": abs(x), "not": ~x}[e.operator], e.dtype)
         case Compare():
-            a, b = evaluate(e.left, values), evaluate(e.right, values)
+            a, b = value(e.left), value(e.right)
             return int({"eq": a == b, "ne": a != b, "lt": a < b, "le": a <= b, "gt": a > b, "ge": a >= b}[e.operator])
         case Binary():
-            return wrap(_binary(e, evaluate(e.left, values), evaluate(e.right, values)), e.dtype)
+            return wrap(_binary(e, value(e.left), value(e.right)), e.dtype)
     raise TypeError(e)
 
 
@@ -129,6 +141,7 @@ class Space:
 
     rng: random.Random
     variables: list[Variable] = field(default_factory=list)
+    constant_divisors: float = 0.85
 
     @classmethod
     def random(cls, seed: int) -> Space:
@@ -165,12 +178,15 @@ class Space:
     def assignment(self) -> dict[str, int]:
         return {v.var.name: v.sample(self.rng) for v in self.variables}
 
+    def leaf(self) -> Expr:
+        return self.rng.choice(self.variables).var
+
     def integer(self, depth: int, dtype: DType = int32) -> Expr:
         rng = self.rng
         if depth == 0 or rng.random() < 0.1:
             if rng.random() < 0.3:
                 return constant(rng.choice([0, 1, 2, 3, 4, 5, 8, 16, 63, 64, -1, -2, -4, 2**31 - 1, -(2**31), 7]), dtype)
-            return cast(rng.choice(self.variables).var, dtype)
+            return cast(self.leaf(), dtype)
         kind = rng.randrange(20)
         if kind < 6:
             operator = rng.choice(["add", "add", "sub"])
@@ -181,7 +197,7 @@ class Space:
         if kind < 14:
             operator = rng.choice(["floordiv", "floormod", "floordiv", "floormod", "truncdiv", "truncmod"])
             divisor = constant(rng.choice([1, 2, 4, 4, 8, 16, 64, 3, 6, 7, 12, 100, -3, -4, 2**20]), dtype)
-            right = divisor if rng.random() < 0.85 else self.integer(depth - 1, dtype)
+            right = divisor if rng.random() < self.constant_divisors else self.integer(depth - 1, dtype)
             return Binary(operator, self.integer(depth - 1, dtype), right, dtype)
         if kind == 14:
             operator = rng.choice(["min", "max", "and", "or", "xor", "mul"])

@@ -1,7 +1,7 @@
 """An independent referee: runs a gpu-stage kernel thread by thread and reports races from vector clocks.
 
 Threads are generators that yield events in program order; barriers join clocks; a TMA operation is an agent of its own that
-starts with its issuer's clock and is joined by whoever waits for it. Two accesses of one byte, one a write, by different
+starts with its issuer's clock and is joined by whoever waits for it. A load completes its mbarrier at once. Two accesses of one byte, one a write, by different
 agents must be ordered by the clocks, except those of one statement in one iteration (all threads store the same value).
 A generic write before a TMA access needs a proxy fence of the writer in between.
 """
@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 from ptxtile.ir import gpu_ops as g
 from ptxtile.ir.buffers import Scope
@@ -47,6 +48,29 @@ class Shadow:
     readers: list[tuple] = field(default_factory=list)
 
 
+@dataclass
+class Mbarrier:
+    """Arrivals and bytes that the current phase still waits for, and what its completed phases know."""
+
+    arrivals: int
+    pending: int
+    bytes: int = 0
+    phase: int = 0
+    clock: dict[int, int] = field(default_factory=dict)
+    gathered: dict[int, int] = field(default_factory=dict)
+
+    def arrive(self, clock: dict[int, int]) -> None:
+        self.pending -= 1
+        self.transfer(0, clock)
+
+    def transfer(self, size: int, clock: dict[int, int]) -> None:
+        self.bytes += size
+        for agent, time in clock.items():
+            self.gathered[agent] = max(self.gathered.get(agent, 0), time)
+        if self.pending == 0 and self.bytes == 0:
+            self.phase, self.pending, self.clock = self.phase + 1, self.arrivals, dict(self.gathered)
+
+
 class Referee:
     """``values``: symbols and block indices. ``races``: what was found, as text."""
 
@@ -55,7 +79,8 @@ class Referee:
         self.boxes = {m.name: (m.tensor, m.box[0] * 4) for m in program.tensor_maps}
         self.agents = [Agent({t: 0}) for t in range(self.kernel.threads)]
         self.shadow: dict[tuple, Shadow] = defaultdict(Shadow)
-        self.in_flight: list[tuple] = []  # (agent number, issuer, kind, shared storage, its own storage's scope)
+        self.mbarriers: dict[tuple[str, int], Mbarrier] = {}
+        self.stores: list[tuple[int, int]] = []  # (agent, issuing thread)
         self.private: list[dict] = [{} for _ in self.agents]
         self.races: list[str] = []
 
@@ -64,21 +89,37 @@ class Referee:
         waiting: dict[tuple, list[int]] = defaultdict(list)
         ready = list(running)
         while ready:
-            thread = ready.pop()
+            thread = ready.pop(0)
             for event in running[thread]:
-                if event[0] != "barrier":
-                    continue
-                key = event[1:]
-                waiting[key].append(thread)
-                wanted = self.kernel.threads if key[0] == 0 else key[1]
-                if len(waiting[key]) == wanted:
-                    self.join(waiting[key])
-                    ready.extend(waiting.pop(key))
+                waiting[event].append(thread)
                 break
+            for event, threads in list(waiting.items()):
+                if threads and self.may_go_on(event, threads):
+                    ready.extend(waiting.pop(event))
         stuck = [key for key, threads in waiting.items() if threads]
         if stuck:
-            self.races.append(f"threads wait forever at barrier {stuck}")
+            self.races.append(f"threads wait forever at {stuck}")
         return self.races
+
+    def may_go_on(self, event: tuple, threads: list[int]) -> bool:
+        """Whether the threads that wait for ``event`` go on; if so, their clocks have learned what it tells them."""
+        if event[0] == "barrier":
+            if len(threads) < (self.kernel.threads if event[1] == 0 else event[2]):
+                return False
+            self.join(threads)
+            return True
+        _, name, index, parity = event
+        barrier = self.mbarriers[name, index]
+        if barrier.phase % 2 == parity:
+            return False
+        for thread in threads:
+            self.learn(thread, barrier.clock)
+        return True
+
+    def learn(self, agent: int, clock: dict[int, int]) -> None:
+        mine = self.agents[agent].clock
+        for other, time in clock.items():
+            mine[other] = max(mine.get(other, 0), time)
 
     def join(self, threads: list[int]) -> None:
         merged: dict[int, int] = {}
@@ -137,6 +178,9 @@ class Referee:
                     self.private[thread][buffer.storage.name, place] = stored
             case g.BarSync(identifier, threads):
                 yield "barrier", identifier, threads
+            case g.MbarrierWait(barrier, index, parity, _):
+                place = self.value(index, thread, env, where)
+                yield "wait", barrier.name, place, self.value(parity, thread, env, where)
             case Allocate():
                 pass
             case _:
@@ -156,20 +200,23 @@ class Referee:
                 number = len(self.agents)
                 self.agents.append(Agent({**agent.clock, number: 1}, 1))
                 self.touch(buffer, base, size, number, where, loads, proxy=True)
-                kind = "load" if loads else "store"
-                self.in_flight.append((number, thread, kind, buffer.storage.name, "shared"))
-            case g.MbarrierWait(_, _, _, retires):
-                names = {b.storage.name for b in retires}
-                self.retire(thread, lambda f: f[2] == "load" and f[3] in names)
+                if isinstance(node, g.TmaLoad):
+                    index = self.value(node.index, thread, env, where)
+                    self.mbarriers[node.barrier.name, index].transfer(-size, self.agents[number].clock)
+                else:
+                    self.stores.append((number, thread))
+            case g.MbarrierInit(barrier, index, arrivals):
+                self.mbarriers[barrier.name, self.value(index, thread, env, where)] = Mbarrier(arrivals, arrivals)
+            case g.MbarrierArriveExpectTx(barrier, index, size):
+                place = self.value(index, thread, env, where)
+                self.mbarriers[barrier.name, place].transfer(size, {})
+                self.mbarriers[barrier.name, place].arrive(agent.clock)
+            case g.MbarrierArrive(barrier, index):
+                self.mbarriers[barrier.name, self.value(index, thread, env, where)].arrive(agent.clock)
             case g.BulkWaitGroup(0, _, _):
-                self.retire(thread, lambda f: f[2] == "store" and f[1] == thread)
-
-    def retire(self, thread: int, chosen) -> None:
-        clock = self.agents[thread].clock
-        for flight in self.in_flight:
-            if chosen(flight):
-                for agent, time in self.agents[flight[0]].clock.items():
-                    clock[agent] = max(clock.get(agent, 0), time)
+                for number, issuer in self.stores:
+                    if issuer == thread:
+                        self.learn(thread, self.agents[number].clock)
 
     def touch(self, buffer, start: int, width: int, agent: int, where: tuple, writes: bool, proxy: bool = False) -> None:
         if buffer.scope not in (Scope.SHARED, Scope.GLOBAL):
@@ -204,7 +251,7 @@ class Referee:
             if not any(a[1] < time <= known for time in self.agents[a[0]].fences[space]):
                 self.races.append(f"{memory} byte {byte}: no proxy fence between {a} and {b}")
 
-    def value(self, expression: Expr, thread: int, env: dict, where: tuple):
+    def value(self, expression: Expr, thread: int, env: dict, where: tuple) -> Any:
         match expression:
             case Const(value, _):
                 return value

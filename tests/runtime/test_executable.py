@@ -89,6 +89,17 @@ def test_one_launch(fake) -> None:
     assert fake.stack == []  # the caller's context is back
 
 
+def test_a_tensor_map_is_encoded_again_only_for_another_address_or_size(fake) -> None:
+    executable, base = Executable(PTX, RECORD), torch.zeros(16, 8)
+    for rows in (base[:6], base[:6], base[:7], base[2:8], base[:6]):
+        executable(bind(RECORD, (rows, 1.5), device_type="cpu"))
+    assert [(map_["address"] - base.data_ptr(), map_["dimensions"]) for map_ in fake.encoded] == [
+        (0, (8, 6)), (0, (8, 7)), (64, (8, 6)),
+    ]  # fmt: skip
+    first_launches = [launched for launched in fake.launched if launched["function"] == "function add_kernel"]
+    assert [launched["parameters"][1][0] for launched in first_launches] == [1, 1, 2, 3, 1]
+
+
 def test_both_launches_in_order(fake) -> None:
     Executable(PTX, RECORD)(binding(rows=9))
     assert [launched["function"] for launched in fake.launched] == ["function add_kernel", "function second"]

@@ -78,6 +78,8 @@ def saturated(values: torch.Tensor, name: str) -> np.ndarray:
 def test_cast_matches_torch(source_name: str, target_name: str) -> None:
     source, target = BY_NAME[source_name], BY_NAME[target_name]
     values = samples(source_name, seed=len(source_name) * 31 + len(target_name))
+    if source.is_float and target.is_integer:
+        values = values[:: 3 if len(values) > 256 else 1]  # the reference is a Python loop
     got = to_memory(evaluate(Cast(Var("x", source), target), {"x": held(values, source)}), target)
     if source.is_float and target.is_integer:
         np.testing.assert_array_equal(got, saturated(values, target_name))
@@ -90,7 +92,7 @@ def test_cast_matches_torch(source_name: str, target_name: str) -> None:
         return
     expected = values.to(TORCH[target_name])
     if target_name == "float8_e4m3fn":
-        # torch's overflow differs between its versions (NaN, or 448); the IR's rule is NaN (OCP FP8 1.0 has no infinity).
+        # torch's overflow differs between its versions (NaN, or 448); the IR's rule is NaN (there is no infinity).
         overflow = (values.to(torch.float32).abs() > 464).numpy()
         np.testing.assert_array_equal(got[overflow] & 0x7F, 0x7F)
         got, expected = got[~overflow], expected[torch.from_numpy(~overflow)]

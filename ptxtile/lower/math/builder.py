@@ -34,8 +34,8 @@ from ptxtile.ir.expressions import (
 )
 from ptxtile.ir.program import Function
 from ptxtile.ir.statements import Allocate, If, Let, Seq, Statement, Store, While
-from ptxtile.ir.types import BY_NAME, DType, float32, float64, int32, int64, uint32, uint64
-from ptxtile.lower.math.coefficients import CONSTANTS, POLYNOMIALS, WORDS
+from ptxtile.ir.types import DType, float32, float64, int32, int64, uint32, uint64
+from ptxtile.lower.math.coefficients import CONSTANTS, POLYNOMIALS
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +81,11 @@ INFINITY = float("inf")
 NAN = float("nan")
 
 
+def function_name(name: str, dtype: DType) -> str:
+    """The device function's name: with a prefix, so that a user's kernel ``exp_float32`` does not collide with it."""
+    return f"math_{name}_{dtype.name}"
+
+
 class Variable:
     """A scalar that changes: a LOCAL buffer of one element."""
 
@@ -100,10 +105,10 @@ class Variable:
 
 
 class FunctionBuilder:
-    """Collects the body of the function ``name`` for ``dtype``; the device function is called ``<name>_<dtype>``."""
+    """Collects the body of the function ``name`` for ``dtype``; the device function is called ``math_<name>_<dtype>``."""
 
     def __init__(self, name: str, dtype: DType, *parameters: str, types: Sequence[DType] | None = None) -> None:
-        self.name = f"{name}_{dtype.name}"
+        self.name = function_name(name, dtype)
         self.dtype = dtype
         self.format = FORMATS[dtype]
         self._names: set[str] = set()
@@ -211,7 +216,7 @@ class FunctionBuilder:
 
     def call(self, name: str, *arguments: Expr, dtype: DType | None = None) -> Call:
         """A call of another math function of the same dtype."""
-        return Call(f"{name}_{self.dtype.name}", arguments, dtype or self.dtype)
+        return Call(function_name(name, self.dtype), arguments, dtype or self.dtype)
 
     # --- bit patterns ------------------------------------------------------------------------------------------------
 
@@ -261,12 +266,3 @@ class FunctionBuilder:
         """a·b exactly, barring underflow."""
         high = self.let(f"{name}_high", a * b)
         return high, self.let(f"{name}_low", self.fma(a, b, -high))
-
-
-def integer_words(name: str, dtype: DType) -> list[Const]:
-    """The words of a binary fraction of coefficients.py."""
-    return [constant(word, dtype) for word in WORDS[name, dtype.name]]
-
-
-def dtype_named(name: str) -> DType:
-    return BY_NAME[name]

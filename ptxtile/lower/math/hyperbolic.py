@@ -45,7 +45,18 @@ def tanh(dtype: DType) -> Function:
     power = b.number(b.bits(mantissa) + (b.bits(shifted) << b.format.mantissa_bits) - bias_bits)
     far = b.let("far", 1.0 - 2.0 / (power + 1.0))
     near = _odd_polynomial(b, "tanh", magnitude)
-    return b.finish(b.with_sign_of(b.select(magnitude.lt(0.55), near, far), x))
+    # NaN fails the comparison and takes ``near``: the addition to the exponent would have made a number of it.
+    return b.finish(b.with_sign_of(b.select(magnitude.ge(0.55), far, near), x))
+
+
+LARGE = {"float32": 2.0**30, "float64": 2.0**60}
+"""From here on x + 1, x and √(x² ± 1) are the same number, and log1p(x) is log(x)."""
+
+
+def _log_of_twice_large(b: FunctionBuilder, argument: Expr, large: Expr) -> Expr:
+    """log1p(argument), plus ln 2 where ``large``."""
+    ln2 = sum(b.split("ln2"))
+    return b.call("log1p", b.let("argument", argument)) + b.select(large, ln2, 0.0)
 
 
 def asinh(dtype: DType) -> Function:
@@ -53,23 +64,20 @@ def asinh(dtype: DType) -> Function:
     b = FunctionBuilder("asinh", dtype, "x")
     x = b.parameter("x")
     a = b.let("a", b.absolute(x))
-    large = b.let("large", a.gt(2.0**30))
+    large = b.let("large", a.gt(LARGE[dtype.name]))
     square = b.let("square", a * a)
     excess = a + square / (b.sqrt(square + 1.0) + 1.0)
-    result = b.call("log1p", b.let("argument", b.select(large, a, excess)))
-    return b.finish(b.with_sign_of(result + b.select(large, b.split("ln2")[0] + b.split("ln2")[1], 0.0), x))
+    return b.finish(b.with_sign_of(_log_of_twice_large(b, b.select(large, a, excess), large), x))
 
 
 def acosh(dtype: DType) -> Function:
     """log1p(t + √(t² + 2t)) with t = x − 1; for large x, log(2x)."""
     b = FunctionBuilder("acosh", dtype, "x")
     x = b.parameter("x")
-    large = b.let("large", x.gt(2.0**30))
+    large = b.let("large", x.gt(LARGE[dtype.name]))
     t = b.let("t", x - 1.0)
     excess = t + b.sqrt(b.fma(t, t, t + t))
-    result = b.call("log1p", b.let("argument", b.select(large, x, excess)))
-    result = result + b.select(large, b.split("ln2")[0] + b.split("ln2")[1], 0.0)
-    return b.finish(b.select(x.lt(1.0), NAN, result))
+    return b.finish(b.select(x.lt(1.0), NAN, _log_of_twice_large(b, b.select(large, x, excess), large)))
 
 
 def atanh(dtype: DType) -> Function:

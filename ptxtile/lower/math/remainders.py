@@ -1,4 +1,4 @@
-"""fmod, and the floored remainder and quotient of floats (Python's and torch's ``%`` and ``//``). fmod is exact."""
+"""fmod: exact."""
 
 from __future__ import annotations
 
@@ -62,30 +62,3 @@ def fmod_large(dtype: DType) -> Function:
         )
         result.set(cast(rest.value, dtype) * first * second)
     return b.finish(result.value)
-
-
-def floormod(dtype: DType) -> Function:
-    """The remainder with the divisor's sign, as torch.remainder."""
-    b = FunctionBuilder("floormod", dtype, "x", "y")
-    x, y = b.parameter("x"), b.parameter("y")
-    rest = b.let("rest", b.call("fmod", x, y))
-    return b.finish(b.select(_other_side(rest, y), rest + y, rest))
-
-
-def _other_side(rest: Expr, y: Expr) -> Expr:
-    """Whether ``rest`` is not zero and of the other sign than y."""
-    return logical_or(logical_and(rest.lt(0.0), y.gt(0.0)), logical_and(rest.gt(0.0), y.lt(0.0)))
-
-
-def floordiv(dtype: DType) -> Function:
-    """⌊x/y⌋ by the exact remainder, as torch.floor_divide: x − remainder is a multiple of y up to a rounding."""
-    b = FunctionBuilder("floordiv", dtype, "x", "y")
-    x, y = b.parameter("x"), b.parameter("y")
-    quotient = b.let("quotient", x / y)
-    rest = b.let("rest", b.call("fmod", x, y))
-    exact = (x - rest) / y
-    exact = b.let("exact", b.select(_other_side(rest, y), exact - 1.0, exact))
-    floor = b.let("floor", unary("floor", exact))
-    nearest = b.let("nearest", b.select((exact - floor).gt(0.5), floor + 1.0, floor))
-    whole = b.select(exact.eq(0.0), b.with_sign_of(b.constant(0.0), quotient), nearest)
-    return b.finish(b.select(y.eq(0.0), quotient, whole))

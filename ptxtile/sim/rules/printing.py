@@ -1,4 +1,4 @@
-"""Print: a line by each thread that reaches it, integers as ``%d`` and floats as ``%g``, as the card's vprintf writes."""
+"""Print: a line by each thread that reaches it, integers as ``%d`` and floats as ``%g``, as vprintf does."""
 
 from __future__ import annotations
 

@@ -1,0 +1,120 @@
+"""``@T.prim_func`` and ``@T.macro``: functions that are traced."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable
+from functools import cached_property, update_wrapper
+from typing import Any
+
+from ptxtile.errors import TraceError
+from ptxtile.frontend.current import tracer_for
+from ptxtile.frontend.locations import mark_macro_boundary
+from ptxtile.frontend.rewrite_source import Rewritten, definition_location, rewrite
+
+
+class UserFunction:
+    """A user's function with its source rewritten on first use."""
+
+    def __init__(self, function: Callable[..., Any], scope: dict[str, Any] | None = None) -> None:
+        self.function = function
+        self.scope = scope or {}
+        update_wrapper(self, function)
+
+    @cached_property
+    def rewritten(self) -> Rewritten:
+        return rewrite(self.function)
+
+    @cached_property
+    def python_signature(self) -> inspect.Signature:
+        return inspect.signature(self.function)
+
+    @cached_property
+    def annotations(self) -> dict[str, Any]:
+        """The parameters' annotations, strings evaluated; those whose names are not known are left out."""
+        result: dict[str, Any] = {}
+        for name, parameter in self.python_signature.parameters.items():
+            if parameter.annotation is not inspect.Parameter.empty:
+                value = self._evaluate(parameter.annotation)
+                if not isinstance(value, str):
+                    result[name] = value
+        return result
+
+    def _evaluate(self, annotation: Any) -> Any:
+        if not isinstance(annotation, str):
+            return annotation
+        function = self.function
+        closure = inspect.getclosurevars(function).nonlocals if function.__closure__ else {}  # type: ignore[attr-defined]
+        try:
+            value = eval(annotation, function.__globals__, {**self.scope, **closure})  # type: ignore[attr-defined]
+        except (NameError, AttributeError):
+            return annotation
+        return self._evaluate(value) if isinstance(value, str) and value != annotation else value
+
+
+class PrimFunc(UserFunction):
+    """A function whose signature declares its tensors and scalars; ``ptxtile.compile`` makes a kernel of it."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        raise TraceError(
+            f"the prim_func {self.function.__name__} is called directly",
+            location=definition_location(self.function),
+            hint="ptxtile.compile(f, out_idx=[-1]) makes a kernel; to inline it into another function use @T.macro",
+        )
+
+
+class Macro(UserFunction):
+    """A function that is inlined where a traced function calls it."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        tracer = tracer_for(f"the macro {self.function.__name__}")
+        pending, tracer.pending_name = tracer.pending_name, None
+        result = self.rewritten.call(*args, **kwargs)
+        tracer.pending_name = pending
+        return result
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        if instance is None:
+            return self
+        return BoundMacro(self, instance)
+
+
+class BoundMacro:
+    """A macro of a class, called on an instance."""
+
+    def __init__(self, macro: Macro, instance: Any) -> None:
+        self.macro = macro
+        self.instance = instance
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.macro(self.instance, *args, **kwargs)
+
+
+mark_macro_boundary(Macro.__call__.__code__)
+
+
+def _caller_scope(function: Callable[..., Any]) -> dict[str, Any]:
+    """The local names where a function is decorated, which string annotations may mean but its closure may lack."""
+    annotations = getattr(function, "__annotations__", {})
+    if not any(isinstance(value, str) for value in annotations.values()):
+        return {}
+    scope: dict[str, Any] = {}
+    frame = sys._getframe(2)
+    while frame is not None and frame.f_locals is not frame.f_globals:
+        scope = {**frame.f_locals, **scope}
+        frame = frame.f_back if frame.f_back and frame.f_back.f_code.co_filename == frame.f_code.co_filename else None
+    return scope
+
+
+def prim_func(function: Callable[..., Any] | None = None, **_: Any) -> Any:
+    """Marks a function with annotated parameters as a kernel's source."""
+    if function is None:
+        scope_of = sys._getframe(1)
+        return lambda f: PrimFunc(f, dict(scope_of.f_locals))
+    return PrimFunc(function, _caller_scope(function))
+
+
+def macro(function: Callable[..., Any] | None = None, **_: Any) -> Any:
+    """Marks a function to be inlined where a kernel calls it; buffers are passed by reference."""
+    return Macro if function is None else Macro(function)

@@ -1,0 +1,55 @@
+"""Names that TileLang has and this language has not: which never will be, and which are not there yet."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from typing import NoReturn
+
+from ptxtile.errors import TraceError
+from ptxtile.frontend.locations import user_location
+
+_CPP_SOURCE = frozenset(
+    "call_extern call_pure_extern import_source CUDASourceCodeKernel call_packed call_cpacked call_llvm_intrin "
+    "call_llvm_pure_intrin annotate_compile_flags call_intrin".split()
+)
+_LATER = frozenset(
+    "gemm gemm_sp gemm_blockscaled wgmma_gemm tcgen05_gemm GemmWarpPolicy "
+    "reduce reduce_sum reduce_max reduce_min reduce_abssum reduce_absmax reduce_bitand reduce_bitor reduce_bitxor "
+    "cumsum cummax any_of all_of warp_reduce_sum warp_reduce_max warp_reduce_min warp_reduce_bitand warp_reduce_bitor "
+    "finalize_reducer alloc_reducer atomic_add atomic_addx2 atomic_addx4 atomic_max atomic_min atomic_or atomic_load "
+    "atomic_store alloc_barrier alloc_cluster_barrier alloc_global alloc_tmem async_copy tma_copy copy_cluster im2col "
+    "c2d_im2col transpose Persistent sync_threads sync_warp sync_grid shfl_sync shfl_xor shfl_up shfl_down any_sync "
+    "all_sync ballot ballot_sync activemask match_any_sync match_all_sync shuffle_elect ldg32 ldg64 ldg128 ldg256 stg32 "
+    "stg64 stg128 stg256 pdl_trigger pdl_sync barrier_wait barrier_arrive mbarrier_arrive mbarrier_expect_tx "
+    "mbarrier_arrive_expect_tx mbarrier_wait_parity fence_proxy_async ws WarpSpecialize set_max_nreg inc_max_nreg "
+    "dec_max_nreg no_set_max_nreg cluster_arrive cluster_wait cluster_sync block_rank_in_cluster ClusterKernel use_swizzle "
+    "annotate_layout annotate_safe_value annotate_l2_hit_ratio annotate_min_blocks_per_sm assume access_ptr "
+    "device_assert ptr make_tensor make_tensor_from_addr match_buffer get_lane_idx get_warp_idx get_warp_group_idx "
+    "acosh asinh atanh hypot copysign ldexp nextafter fast_rcp ieee_add ieee_sub ieee_mul ieee_fmaf ieee_frcp ieee_fsqrt "
+    "ieee_frsqrt ieee_fdiv add2 sub2 mul2 fma2 max2 min2 abs2 dp4a rng_init rng_rand rng_rand_float "
+    "__exp __exp10 __log __log2 __log10 __sin __cos __tan __ldg loop_break".split()
+)
+
+
+class LanguageNameError(TraceError, AttributeError):
+    """A name that the language does not have; an AttributeError too, so that ``hasattr`` works."""
+
+
+def refuse(name: str, known: Iterable[str]) -> NoReturn:
+    """Raises for ``T.<name>`` with what can be done about it."""
+    location = user_location()
+    if name in _CPP_SOURCE:
+        raise LanguageNameError(
+            f"T.{name} uses C++ or CUDA source, which ptxtile cannot have: it compiles straight to PTX",
+            location=location,
+            hint="write what the source does with T operations, in a @T.macro",
+        )
+    if name in _LATER:
+        raise LanguageNameError(f"T.{name} is not supported yet", location=location)
+    close = difflib.get_close_matches(name, [n for n in known if not n.startswith("_")], n=3)
+    raise LanguageNameError(
+        f"the language has no T.{name}",
+        location=location,
+        hint="did you mean " + " or ".join(f"T.{match}" for match in close) + "?" if close else None,
+    )

@@ -1,0 +1,73 @@
+"""Random sequences of shared-memory loops: random index maps, loop nests, conditions and thread counts."""
+
+from __future__ import annotations
+
+import random
+
+from ptxtile.ir.buffers import Buffer
+from ptxtile.ir.expressions import Expr, binary
+from ptxtile.ir.program import Program
+from ptxtile.ir.statements import If, Statement, seq
+from tests.lower.hazard_programs import THREAD, TRIPS, loop, number, plus, program, read, registers, shared, unrolled, write
+
+VALUES = 2
+"""Elements of a tile that each thread handles."""
+
+
+class Generator:
+    """One random program. Every store writes each element from one thread in one iteration of its own loop."""
+
+    def __init__(self, seed: int, threads: int, conditions: bool = True) -> None:
+        self.random = random.Random(seed)
+        self.threads, self.size, self.conditions = threads, threads * VALUES, conditions
+        self.buffers = [shared(name, self.size) for name in "ABC"]
+        self.registers = registers("R", VALUES)
+        self.count = 0
+
+    def program(self) -> Program:
+        statements = [self.statement(2) for _ in range(self.random.randint(2, 4))]
+        return program(*statements, threads=self.threads)
+
+    def name(self) -> str:
+        self.count += 1
+        return f"i{self.count}"
+
+    def statement(self, depth: int) -> Statement:
+        kind = self.random.random()
+        if depth > 0 and kind < 0.3:
+            trips = self.random.choice([1, 2, 3, TRIPS])
+            inside = seq(*(self.statement(depth - 1) for _ in range(self.random.randint(1, 3))))
+            return loop(self.name(), trips, inside)
+        if depth > 0 and self.conditions and kind < 0.4:
+            return If(TRIPS.gt(self.random.randint(0, 2)), self.statement(depth - 1))
+        if self.conditions and kind < 0.5:
+            return If(THREAD.lt(self.random.randint(1, self.threads - 1)), self.tile())
+        return self.tile()
+
+    def tile(self) -> Statement:
+        target = self.random.choice([*self.buffers, None])
+        source = self.random.choice([*self.buffers, None])
+        to, origin = self.bijection(), self.any_map()
+        if target is source:
+            origin = to
+        return unrolled(self.name(), VALUES, lambda v: self.move(target, to, source, origin, v))
+
+    def move(self, target: Buffer | None, to, source: Buffer | None, origin, v: Expr) -> Statement:
+        value = plus(THREAD, v) if source is None else read(source, origin(v))
+        return write(self.registers, v, value) if target is None else write(target, to(v), value)
+
+    def bijection(self):
+        size, shift = self.size, self.random.choice([1, 2, self.threads, 7])
+        rows = lambda v: plus(binary("mul", THREAD, VALUES), v)  # noqa: E731
+        columns = lambda v: plus(binary("mul", v, self.threads), THREAD)  # noqa: E731
+        return self.random.choice(
+            [
+                rows, rows, rows, columns,
+                lambda v: binary("sub", number(size - 1), rows(v)),
+                lambda v: binary("floormod", plus(rows(v), shift), number(size)),
+            ]
+        )  # fmt: skip
+
+    def any_map(self):
+        first = self.bijection()
+        return self.random.choice([first, first, lambda v: binary("floordiv", first(v), number(2)), lambda v: number(3)])

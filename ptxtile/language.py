@@ -40,6 +40,7 @@ from ptxtile.frontend.loops import (
     unroll,
     vectorized,
 )
+from ptxtile.frontend.mathematics import abs_ as abs
 from ptxtile.frontend.mathematics import (
     acos,
     align_up,
@@ -96,7 +97,6 @@ from ptxtile.frontend.mathematics import (
     truncdiv,
     truncmod,
 )
-from ptxtile.frontend.mathematics import abs_ as abs
 from ptxtile.frontend.mathematics import cast_ as cast
 from ptxtile.frontend.mathematics import if_then_else as Select
 from ptxtile.frontend.mathematics import max_ as max

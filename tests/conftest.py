@@ -4,6 +4,7 @@ tests."""
 from __future__ import annotations
 
 import difflib
+import os
 import random
 import zlib
 from collections.abc import Callable
@@ -33,6 +34,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     if config.option.random_seed is None:  # set here, so that the workers of pytest-xdist inherit one value
         config.option.random_seed = random.SystemRandom().randrange(2**32)
+    os.environ["PTXTILE_VERIFY"] = "1"  # every program that a test compiles is checked after each pass
 
 
 def pytest_report_header(config: pytest.Config) -> str:

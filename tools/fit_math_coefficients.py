@@ -1,11 +1,13 @@
 """Makes ptxtile/lower/math/coefficients.py: minimax polynomials and split constants for the math functions.
 
-    python tools/fit_math_coefficients.py            # rewrites the file (about a minute), prints each fit's error in bits
+    python tools/fit_math_coefficients.py            # rewrites the file (about a minute), prints each fit's error in
+    bits
 
-Every polynomial P minimises ``max |weight(x) · (target(x) − P(x))|`` on an interval, where the weight turns the error of P
-into a relative error of the function that P is part of. The fit is Lawson's algorithm (iteratively reweighted least
-squares on Chebyshev-distributed nodes) in 240-bit arithmetic. Coefficients are rounded to the format one at a time from the
-lowest power on, and the others are fitted again after each of the first few, so that rounding costs next to nothing.
+Every polynomial P minimises ``max |weight(x) · (target(x) − P(x))|`` on an interval, where the weight turns the error
+of P into a relative error of the function that P is part of. The fit is Lawson's algorithm (iteratively reweighted
+least squares on Chebyshev-distributed nodes) in 240-bit arithmetic. Coefficients are rounded to the format one at a
+time from the lowest power on, and the others are fitted again after each of the first few, so that rounding costs next
+to nothing.
 """
 
 from __future__ import annotations
@@ -31,7 +33,8 @@ def rounded(value: Real, dtype: str) -> float:
 
 
 def split(value: Real, dtype: str, parts: int, leading_bits: int | None = None) -> tuple[float, ...]:
-    """``value`` as an unevaluated sum of ``parts`` numbers; the first has only ``leading_bits`` significant bits, if given."""
+    """``value`` as an unevaluated sum of ``parts`` numbers; the first has only ``leading_bits`` significant bits, if
+    given."""
     result = []
     for index in range(parts):
         if index == 0 and leading_bits is not None:
@@ -52,7 +55,9 @@ class Problem:
     high: Real
 
 
-def lawson(values: list[Real], weights: list[Real], nodes: list[Real], first: int, degree: int, rounds: int) -> list[Real]:
+def lawson(
+    values: list[Real], weights: list[Real], nodes: list[Real], first: int, degree: int, rounds: int
+) -> list[Real]:
     """Coefficients of x^first … x^degree of the weighted minimax approximation of ``values`` on ``nodes``."""
     size = degree + 1 - first
     importance = [mpf(1)] * len(nodes)
@@ -128,8 +133,12 @@ def log_tail(z: Real) -> Real:
 PROBLEMS: dict[str, tuple[Problem, int, int, tuple[float, ...]]] = {
     # name: (problem, degree for float32, degree for float64 (0: not used), fixed lowest coefficients)
     "exp": (Problem(lambda r: (mp.expm1(r) - r) / r**2, lambda r: r**2 / mp.exp(r), -HALF_LN2, HALF_LN2), 4, 9, ()),
-    "expm1": (Problem(lambda r: (mp.expm1(r) - r) / r**2, lambda r: r**2 / mp.expm1(r), -HALF_LN2, HALF_LN2), 4, 10, ()),
-    "exp2": (Problem(lambda f: (mpf(2) ** f - 1) / f, lambda f: f / mpf(2) ** f, -mpf("0.501"), mpf("0.501")), 5, 10, ()),
+    "expm1": (
+        Problem(lambda r: (mp.expm1(r) - r) / r**2, lambda r: r**2 / mp.expm1(r), -HALF_LN2, HALF_LN2), 4, 10, ()
+    ),
+    "exp2": (
+        Problem(lambda f: (mpf(2) ** f - 1) / f, lambda f: f / mpf(2) ** f, -mpf("0.501"), mpf("0.501")), 5, 10, ()
+    ),
     "exp10": (
         Problem(lambda r: (mpf(10) ** r - 1) / r, lambda r: r / mpf(10) ** r, -mpf("0.1512"), mpf("0.1512")), 5, 10, ()
     ),
@@ -195,9 +204,11 @@ def two_over_pi_words(bits: int, count: int) -> tuple[int, ...]:
 def table(name: str, entries: dict[tuple[str, str], tuple], digits: str) -> str:
     lines = [f"{name}: {digits} = {{"]
     for key, values in entries.items():
-        lines.append(f'    ("{key[0]}", "{key[1]}"): (')
-        lines += [f"        {value!r}," for value in values]
-        lines.append("    ),")
+        head = f'    ("{key[0]}", "{key[1]}"): ('
+        if len(values) == 1:
+            lines.append(f"{head}{values[0]!r},),")
+            continue
+        lines += [head, *(f"        {value!r}," for value in values), "    ),"]
     return "\n".join([*lines, "}"])
 
 
@@ -216,9 +227,7 @@ def main() -> None:
     words = {("two_over_pi", "uint32"): two_over_pi_words(32, 7), ("two_over_pi", "uint64"): two_over_pi_words(64, 20)}
     text = "\n".join(
         [
-            '"""Polynomials and constants of the math functions. Made by tools/fit_math_coefficients.py; do not edit."""',
-            "",
-            "# ruff: noqa: E501",
+            '"""Polynomials and constants of the math functions, made by tools/fit_math_coefficients.py."""',
             "",
             "from __future__ import annotations",
             "",

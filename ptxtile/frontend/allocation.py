@@ -32,7 +32,10 @@ def _on_chip(what: str, scope: Scope, shape: Any, dtype: Any) -> TracedBuffer:
     element = as_dtype(dtype)
     if element.bits % 8 and (not sizes or sizes[-1] * element.bits % 8):
         raise TypeMismatchError(
-            f"{what} of {element}", location=user_location(), expected="rows that fill whole bytes", got=str(tuple(sizes))
+            f"{what} of {element}",
+            location=user_location(),
+            expected="rows that fill whole bytes",
+            got=str(tuple(sizes)),
         )
     buffer = allocate(tracer.name_for(what.removeprefix("T.alloc_")), scope, element, tuple(sizes), _ALIGNMENT[scope])
     tracer.emit(Allocate(buffer, location=user_location()))
@@ -62,7 +65,9 @@ def alloc_var(dtype: Any, *args: Any, scope: str = "local.var", init: Any = None
     tracer = kernel_tracer("T.alloc_var")
     values = [argument for argument in args if not isinstance(argument, str)]
     if len(values) > 1 or (values and init is not None):
-        raise TraceError("T.alloc_var takes one initial value", location=user_location(), got=f"{len(values) + (init is not None)}")
+        raise TraceError(
+            "T.alloc_var takes one initial value", location=user_location(), got=f"{len(values) + (init is not None)}"
+        )
     init = values[0] if values else init
     local = tracer.new_local(tracer.pending_name or "var", as_dtype(dtype), None, implicit=False)
     tracer.initialise(local, operations.converted(0 if init is None else init, local.buffer.dtype))
@@ -74,7 +79,9 @@ def empty(*shape: Any, dtype: Any = "float32") -> TracedBuffer:
     tracer = tracer_for("T.empty")
     if tracer.kernel is not None:
         raise TraceError(
-            "T.empty inside of T.Kernel", location=user_location(), hint="outputs are allocated before the kernel starts"
+            "T.empty inside of T.Kernel",
+            location=user_location(),
+            hint="outputs are allocated before the kernel starts",
         )
     if shape and isinstance(shape[0], (tuple, list)):
         if len(shape) == 2:

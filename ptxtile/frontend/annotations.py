@@ -38,11 +38,11 @@ class _TensorFactory:
     def __call__(self, shape: Any, dtype: Any = "float32", data: Any = None, scope: Any = None) -> TensorAnnotation:
         if data is not None or scope is not None:
             raise TraceError(
-                "T.Tensor with data or scope", location=user_location(), hint="T.view and T.reshape make views of a buffer"
+                "T.Tensor with data or scope",
+                location=user_location(),
+                hint="T.view and T.reshape make views of a buffer",
             )
-        return TensorAnnotation(
-            shape_of(shape, "the shape of T.Tensor"), as_dtype(dtype), None, user_location()
-        )
+        return TensorAnnotation(shape_of(shape, "the shape of T.Tensor"), as_dtype(dtype), None, user_location())
 
     def __getitem__(self, keys: Any) -> TensorAnnotation:
         if isinstance(keys, tuple) and len(keys) == 2 and (is_dtype(keys[1]) or isinstance(keys[1], str)):
@@ -134,5 +134,3 @@ def dynamic(name: str, dtype: Any = "int32") -> Any:
 
 
 symbolic = dynamic
-
-

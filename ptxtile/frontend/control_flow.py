@@ -78,7 +78,7 @@ class PythonWhile:
     """A ``while`` on Python values."""
 
     traced = False
-    _limit = 1_000_000
+    _limit = 10_000
 
     def __init__(self, test: Callable[[], Any], depth: int) -> None:
         self.test = test
@@ -95,7 +95,11 @@ class PythonWhile:
                 hint="start the variables of the condition as traced values, such as `found = T.bool(False)`",
             )
         if self.count > self._limit:
-            raise TraceError(f"this `while` ran {self._limit} times while tracing", location=user_location())
+            raise TraceError(
+                f"this `while` ran {self._limit} times while tracing: its condition is a Python value",
+                location=user_location(),
+                hint="for a loop on the device start its variable as a traced value, such as `i = T.int32(0)`",
+            )
         return bool(result)
 
     def end(self) -> None:
@@ -254,7 +258,9 @@ class TracedFor(TracedLoop):
     def jump(self, statement: Statement, word: str) -> None:
         if self.loop.kind in (LoopKind.VECTORIZED, LoopKind.PIPELINED):
             name = "T.vectorized" if self.loop.kind is LoopKind.VECTORIZED else "T.Pipelined"
-            raise TraceError(f"`{word}` in {name}", location=user_location(), hint="use T.serial for a loop that can be left")
+            raise TraceError(
+                f"`{word}` in {name}", location=user_location(), hint="use T.serial for a loop that can be left"
+            )
         super().jump(statement, word)
 
     def end(self) -> None:
@@ -262,9 +268,7 @@ class TracedFor(TracedLoop):
         kind, options = self.loop.kind, self.loop.options
         if kind is LoopKind.UNROLLED and (self.has_jump or not self.constant):
             kind = LoopKind.SERIAL
-        statement = For(
-            self.var, self.start, self.stop, self.loop.step, kind, body, options, location=self.location
-        )
+        statement = For(self.var, self.start, self.stop, self.loop.step, kind, body, options, location=self.location)
         self.tracer.emit(statement)
 
 
@@ -303,11 +307,15 @@ class TracedParallel(TracedLoop):
         super().__init__(frame, names)
         if self.tracer.parallel_depth:
             raise TraceError(
-                "T.Parallel inside of T.Parallel", location=self.location, hint="give all extents to one: T.Parallel(M, N)"
+                "T.Parallel inside of T.Parallel",
+                location=self.location,
+                hint="give all extents to one: T.Parallel(M, N)",
             )
         self.loop = loop
         names_of = [*targets, *[""] * len(loop.extents)]
-        self.vars = tuple(Var(self.tracer.unique(n or "i"), int32) for n, _ in zip(names_of, loop.extents, strict=False))
+        self.vars = tuple(
+            Var(self.tracer.unique(n or "i"), int32) for n, _ in zip(names_of, loop.extents, strict=False)
+        )
 
     def enter(self, name: str, thunk: Callable[[], Any]) -> Any:
         value = peek(thunk)

@@ -90,7 +90,8 @@ class Frame:
         if fresh or not _is_scalar(value):
             self._refuse_object(name, value, region)
         if isinstance(old, Undefined):
-            old.local = old.local or self._local_for(old, value)
+            if old.local is None:
+                old.local = self._local_for(old, value)
             old.local.store(value)
             return old.local
         if not isinstance(old, Local):
@@ -142,7 +143,7 @@ class Frame:
     def annotated(self, value: Any, annotation: Callable[[], Any]) -> Any:
         """``x: T.int32 = value``: cast where the annotation is a dtype."""
         dtype = annotation()
-        if is_dtype(dtype) and _is_scalar(value) and dtype not in (int, float, bool):
+        if is_dtype(dtype) and not isinstance(dtype, type) and _is_scalar(value):
             return operations.cast_value(value, as_dtype(dtype))
         return value
 

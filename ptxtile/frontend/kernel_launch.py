@@ -38,7 +38,12 @@ class KernelLaunch:
         grid = (*self.grid, *(1,) * (3 - len(self.grid)))
         thread = Var(tracer.unique("thread"), int32)
         tracer.kernel = OpenKernel(
-            grid, self.threads, block_vars, thread, len(self.grid), location=user_location()  # type: ignore[arg-type]
+            grid,
+            self.threads,
+            block_vars,
+            thread,
+            len(self.grid),
+            location=user_location(),  # type: ignore[arg-type]
         )
         tracer.open_block()
         blocks = tuple(Value(var) for var in block_vars[: len(self.grid)])
@@ -77,9 +82,13 @@ def Kernel(*blocks: Any, threads: Any = None, prelude: str | None = None, cluste
             hint="write what it does with T operations",
         )  # fmt: skip
     if cluster_dims not in (None, 1, (1, 1, 1), [1, 1, 1]):
-        raise TraceError("cluster_dims of T.Kernel is not supported yet", location=user_location(), got=repr(cluster_dims))
+        raise TraceError(
+            "cluster_dims of T.Kernel is not supported yet", location=user_location(), got=repr(cluster_dims)
+        )
     if not 1 <= len(blocks) <= 3:
-        raise TraceError("the grid of T.Kernel", location=user_location(), expected="1 to 3 sizes", got=str(len(blocks)))
+        raise TraceError(
+            "the grid of T.Kernel", location=user_location(), expected="1 to 3 sizes", got=str(len(blocks))
+        )
     grid = tuple(size_of(size, "a grid size of T.Kernel") for size in blocks)
     return KernelLaunch(grid, _thread_extents(threads))
 

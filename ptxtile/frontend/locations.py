@@ -49,8 +49,8 @@ def _position(code: CodeType, instruction: int, line: int) -> tuple[int, int, in
 
 def location_of_frame(frame: FrameType) -> Location:
     line, column, end_column = _position(frame.f_code, frame.f_lasti, frame.f_lineno)
-    name = frame.f_code.co_name
-    return Location(frame.f_code.co_filename, line, column, end_column, "" if name.startswith("<") else name)
+    names = [part for part in frame.f_code.co_qualname.split(".") if part[0] != "<" and part != "__factory__"]
+    return Location(frame.f_code.co_filename, line, column, end_column, names[-1] if names else "")
 
 
 def user_frame() -> FrameType | None:

@@ -66,7 +66,7 @@ def _bounds(what: str, start: Any, stop: Any, step: Any) -> tuple[Any, Any, int]
     if not isinstance(step, int) or step == 0:
         raise TraceError(f"the step of {what} is {step!r}", location=user_location(), expected="a nonzero integer")
     for name, bound in (("start", start), ("stop", stop)):
-        if isinstance(bound, Value) and not bound.ir_dtype.is_integer or isinstance(bound, float):
+        if (isinstance(bound, Value) and not bound.ir_dtype.is_integer) or isinstance(bound, float):
             raise TypeMismatchError(
                 f"the {name} of {what} must be an integer", location=user_location(), expected="an integer",
                 got=str(bound.ir_dtype) if isinstance(bound, Value) else repr(bound),
@@ -108,7 +108,9 @@ def Pipelined(
 ) -> SequentialLoop:
     """A loop whose copies may run ahead of its computation by ``num_stages`` iterations."""
     if not isinstance(num_stages, int) or num_stages < 0:
-        raise TraceError("num_stages of T.Pipelined", location=user_location(), expected="an int ≥ 0", got=repr(num_stages))
+        raise TraceError(
+            "num_stages of T.Pipelined", location=user_location(), expected="an int ≥ 0", got=repr(num_stages)
+        )
     bounds = _bounds("T.Pipelined", start, stop, None)
     options: list[tuple[str, object]] = [("num_stages", num_stages)]
     options += [(name, tuple(value)) for name, value in (("order", order), ("stage", stage)) if value]

@@ -236,7 +236,9 @@ def infinity(dtype: Any) -> Value:
 def _float_dtype(dtype: Any, what: str) -> DType:
     target = as_dtype(dtype)
     if not target.is_float or not promotion.has_arithmetic(target):
-        raise TypeMismatchError(f"{what} of {target}", location=user_location(), expected="a float dtype", got=str(target))
+        raise TypeMismatchError(
+            f"{what} of {target}", location=user_location(), expected="a float dtype", got=str(target)
+        )
     return target
 
 

@@ -242,7 +242,7 @@ def shift(operator: str, left: Any, right: Any) -> Value:
 
 
 def _require_integer(dtype: DType, what: str, *, allow_bool: bool = False) -> None:
-    if dtype.is_integer and dtype.bits >= 8 or allow_bool and dtype.is_bool:
+    if (dtype.is_integer and dtype.bits >= 8) or (allow_bool and dtype.is_bool):
         return
     raise TypeMismatchError(
         f"{what} needs integers", location=user_location(), expected="integer operands", got=str(dtype),
@@ -330,5 +330,3 @@ def fitting(name: str, value: Any, dtype: DType) -> Expr:
         location=user_location(), expected=f"a value that fits in {dtype}", got=describe(value),
         hint=f"start it as `{name} = T.{wanted}(...)`, or cast the new value: T.{dtype}(...)",
     )  # fmt: skip
-
-

@@ -105,7 +105,9 @@ def _compile(definition: ast.FunctionDef, function: FunctionType) -> CodeType:
     code = compile(module, function.__code__.co_filename, "exec", flags=flags, dont_inherit=True)
     outer = next(constant for constant in code.co_consts if isinstance(constant, CodeType))
     inner = next(
-        constant for constant in outer.co_consts if isinstance(constant, CodeType) and constant.co_name == definition.name
+        constant
+        for constant in outer.co_consts
+        if isinstance(constant, CodeType) and constant.co_name == definition.name
     )
     _register(inner)
     return inner

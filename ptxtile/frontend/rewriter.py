@@ -15,8 +15,25 @@ from ptxtile.frontend.liveness import Liveness, analyze, assigned_names
 FRAME_FACTORY = "__ptxtile_frame__"
 FRAME = "__ptxtile__"
 MUTATING_METHODS = frozenset(
-    "append extend insert pop remove clear sort reverse add update discard setdefault popitem appendleft popleft "
-    "extendleft rotate".split()
+    [
+        "append",
+        "extend",
+        "insert",
+        "pop",
+        "remove",
+        "clear",
+        "sort",
+        "reverse",
+        "add",
+        "update",
+        "discard",
+        "setdefault",
+        "popitem",
+        "appendleft",
+        "popleft",
+        "extendleft",
+        "rotate",
+    ]
 )
 _LAZY_FUNCTIONS = frozenset({"if_then_else", "Select"})
 _CONTAINER_DISPLAYS = (ast.List, ast.Dict, ast.Set, ast.ListComp, ast.SetComp, ast.DictComp)
@@ -305,7 +322,9 @@ class FunctionRewriter(ast.NodeTransformer):
         target = node.target
         if isinstance(target, ast.Name):
             old = self.visit_Name(_at(_name(target.id), node.target))
-            pair = ast.Tuple([_frame("name", ast.Constant(target.id)), _frame("in_place", operator, old, value)], ast.Load())
+            pair = ast.Tuple(
+                [_frame("name", ast.Constant(target.id)), _frame("in_place", operator, old, value)], ast.Load()
+            )
             return self._store(target, _at(ast.Subscript(pair, ast.Constant(1), ast.Load()), node), node)
         owner = self.temporary()
         result: list[ast.stmt] = [_at(_set(owner, self.visit(target.value)), node)]

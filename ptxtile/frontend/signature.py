@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from math import prod
 
 from ptxtile.errors import ArgumentError, Location, TraceError
-from ptxtile.frontend.buffers import Size, shape_text
+from ptxtile.frontend.buffers import Size
 from ptxtile.frontend.specialization import CONTIGUOUS, Specialization, TensorSpecialization, stride_symbol
 from ptxtile.ir.expressions import Binary, Cast, Const, Expr, Var
 from ptxtile.ir.rewrite import walk
 from ptxtile.ir.types import DType, int32
+from ptxtile.launch_record import LaunchRecord, ScalarArgument, SizeOperation, Symbol, TensorArgument
 
 _INDEX_LIMIT = 2**31 - 1
 
@@ -102,44 +103,36 @@ _SIZE_OPERATIONS = {
 }  # fmt: skip
 
 
-def solve(signature: Signature, shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:
-    """Values of the const and dynamic sizes from the shapes of the tensors that are passed.
+def size_record(size: Size) -> int | Symbol | SizeOperation:
+    """A size as launch records write it. TraceError for an operation that the host does not do."""
+    if isinstance(size, int):
+        return size
+    if isinstance(size, Const):
+        return int(size.value)
+    if isinstance(size, Var):
+        return Symbol(size.name)
+    if isinstance(size, Cast):
+        return size_record(size.operand)
+    if isinstance(size, Binary) and size.operator in _SIZE_OPERATIONS:
+        operator = "mod" if size.operator == "floormod" else size.operator
+        return SizeOperation(operator, size_record(size.left), size_record(size.right))
+    raise TraceError("a tensor's size uses an operation that the host does not do", expected="+ - * // % min max")
 
-    ArgumentError when two tensors disagree about one.
-    """
-    values: dict[str, int] = {}
-    origin: dict[str, str] = {}
-    for tensor in signature.tensors:
-        shape = shapes.get(tensor.name)
-        if shape is None:
+
+def call_record(signature: Signature, function: str) -> LaunchRecord:
+    """What a call must look like before a variant is chosen: const and dynamic sizes and free strides are symbols."""
+    arguments: list[TensorArgument | ScalarArgument] = []
+    for parameter in signature.inputs:
+        if isinstance(parameter, ScalarSignature):
+            arguments.append(ScalarArgument(parameter.name, parameter.dtype.name))
             continue
-        if len(shape) != len(tensor.shape):
-            raise ArgumentError(
-                f"argument {tensor.name}: wrong number of dimensions", expected=f"{len(tensor.shape)}: {shape_text(tensor.shape)}",
-                got=f"{len(shape)}: {tuple(shape)}",
-            )  # fmt: skip
-        for position, (declared, actual) in enumerate(zip(tensor.shape, shape, strict=True)):
-            if isinstance(declared, Var):
-                place = f"dimension {position} of {tensor.name}"
-                known = values.setdefault(declared.name, actual)
-                if known != actual:
-                    raise ArgumentError(
-                        f"argument {tensor.name}: dimension {position} does not fit", got=str(actual),
-                        expected=f"{declared.name} = {known} (from {origin[declared.name]})",
-                    )  # fmt: skip
-                origin.setdefault(declared.name, place)
-    _check_sizes(signature, shapes, values)
-    return values
-
-
-def _check_sizes(signature: Signature, shapes: Mapping[str, Sequence[int]], values: Mapping[str, int]) -> None:
-    for tensor in signature.tensors:
-        for position, declared in enumerate(tensor.shape if tensor.name in shapes else ()):
-            expected, actual = size_number(declared, values), shapes[tensor.name][position]
-            if expected is not None and expected != actual:
-                raise ArgumentError(
-                    f"argument {tensor.name}: dimension {position} does not fit", expected=str(expected), got=str(actual)
-                )
+        shape = tuple(size_record(size) for size in parameter.shape)
+        if parameter.strides is None:
+            strides = tuple(Symbol(stride_symbol(parameter.name, d)) for d in range(len(shape)))
+        else:
+            strides = tuple(size_record(stride) for stride in parameter.strides)
+        arguments.append(TensorArgument(parameter.name, parameter.dtype.name, shape, strides, 1, unused=True))
+    return LaunchRecord(function, tuple(arguments))
 
 
 def stride_pattern(shape: Sequence[int], strides: Sequence[int]) -> tuple[int | None, ...]:
@@ -193,7 +186,8 @@ def specialize(
     signature: Signature, values: Mapping[str, int], tensors: Mapping[str, TensorSpecialization],
     strides: Mapping[str, Sequence[int]],
 ) -> Specialization:  # fmt: skip
-    """The specialization of a call. ``values``: of the const and dynamic sizes (:func:`solve`)."""
+    """The specialization of a call. ``values``: of the const and dynamic sizes. A tensor that is not there (None was
+    passed) counts as contiguous, aligned and apart."""
     missing = [name for name in signature.constants if name not in values]
     if missing:
         raise ArgumentError(
@@ -201,11 +195,11 @@ def specialize(
             hint="T.const sizes are solved from the shapes of the tensors",
         )  # fmt: skip
     for tensor in signature.tensors:
-        if tensor.name in signature.outputs and tensor.name not in tensors:
+        if tensor.name not in tensors:
             rank = len(tensor.shape)
             tensors = {**tensors, tensor.name: TensorSpecialization((CONTIGUOUS,) * rank, (1,) * rank)}
     ordered = tuple((t.name, tensors[t.name]) for t in signature.tensors)
-    divisors = tuple((name, 16 if values[name] % 16 == 0 else 1) for name in signature.symbols)
+    divisors = tuple((name, 16 if values.get(name, 1) % 16 == 0 else 1) for name in signature.symbols)
     return Specialization(
         tuple((name, values[name]) for name in signature.constants), ordered, divisors,
         _uppers(signature, tensors, values, strides),
@@ -259,4 +253,3 @@ def _bound_group(
     if all(values.get(name, share + 1) <= share for name in symbols):
         for name in symbols:
             bounds[name] = min(bounds.get(name, share), share)
-

@@ -28,8 +28,6 @@ from ptxtile.ir.program import Fact, Program, ScalarParameter, TensorParameter
 from ptxtile.ir.rewrite import walk
 from ptxtile.ir.types import DType, int32, int64
 
-_PYTHON_TYPES = (int, float, bool)
-
 
 class _SignatureComplete(Exception):
     """Leaves the function once all parameters are declared."""
@@ -39,7 +37,7 @@ def runtime_parameters(function: UserFunction) -> tuple[str, ...]:
     """Names of the parameters that calls pass at run time: those annotated in the body, as a tensor, or with a dtype."""
     annotated = set(function.rewritten.annotated)
     for name, annotation in function.annotations.items():
-        if isinstance(annotation, TensorAnnotation) or (is_dtype(annotation) and annotation not in _PYTHON_TYPES):
+        if isinstance(annotation, TensorAnnotation) or (is_dtype(annotation) and not isinstance(annotation, type)):
             annotated.add(name)
     return tuple(name for name in function.python_signature.parameters if name in annotated)
 
@@ -239,9 +237,7 @@ def _returns(function: UserFunction, tracer: Tracer, result: Any) -> tuple[str, 
     return tuple(value.name for value in results)
 
 
-def _program(
-    function: UserFunction, tracer: Tracer, builder: _Builder, signature: Signature, result: Any
-) -> Program:
+def _program(function: UserFunction, tracer: Tracer, builder: _Builder, signature: Signature, result: Any) -> Program:
     returns = _returns(function, tracer, result)
     if signature.outputs:
         returns = signature.outputs

@@ -1,42 +1,31 @@
 """Which bytes of shared and global memory each thread touches in a statement.
 
-:func:`accesses` lists the memory accesses of a statement in program order. Each :class:`Access` keeps its index expression
-with the loops and conditions around it, and :func:`footprint` evaluates that exactly over all threads and loop counters into
-a table of owners, one entry for each granule of bytes. What cannot be evaluated (addresses read from memory, unknown strides)
-is *inexact*: it may touch the whole storage. :mod:`ptxtile.ir.conflicts` compares two accesses.
-
-Loops inside the statement are enumerated. Variables of loops around it, block indices, symbols and scalar parameters stay
-symbolic, as the footprint's residual, so that two accesses relative to the same tile are compared exactly.
+:func:`accesses` lists the memory accesses of a statement in program order. Each :class:`Access` keeps its index
+expression with the loops and conditions around it; :mod:`ptxtile.ir.footprint` evaluates that exactly over all threads
+and loop counters, and :mod:`ptxtile.ir.conflicts` compares two accesses.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from math import gcd, prod
-from typing import TYPE_CHECKING, Any
+from math import prod
+from typing import Any
 
 from ptxtile.errors import Location
 from ptxtile.ir import gpu_ops
 from ptxtile.ir.buffers import Buffer, Scope, Storage
-from ptxtile.ir.enumeration import NotEnumerable, Residual, depends_on, evaluate, separate
-from ptxtile.ir.expressions import Binary, Const, Expr, Load, LogicalAnd, LogicalOr, Select, Unary, Var
+from ptxtile.ir.enumeration import NotEnumerable, evaluate
+from ptxtile.ir.expressions import Binary, Cast, Compare, Const, Expr, Load, LogicalAnd, LogicalOr, Select, Unary, Var
 from ptxtile.ir.program import Kernel, Program, ScalarParameter, TensorParameter
 from ptxtile.ir.rewrite import children, substitute, walk
 from ptxtile.ir.statements import For, If, Let, Role, Seq, Statement, Store, While
 from ptxtile.ir.types import bool_, parse_dtype
 
-if TYPE_CHECKING:
-    import numpy as np
-
-MAXIMUM_POINTS = 4_000_000
-"""Above so many (thread, iteration) points or table entries an access is taken as inexact: enumeration would cost too much."""
-
-NOBODY, SEVERAL = -1, -2
-"""Entries of an owner table that are no thread number."""
-
 MAXIMUM_INLINED_NODES = 200
 """A Let whose expression is larger than this is kept as a variable of unknown value."""
+
+_INLINABLE = (Binary, Cast, Compare, Const, LogicalAnd, LogicalOr, Select, Unary, Var)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +43,9 @@ class Context:
     """Where a statement stands: the threads that run it, the loops, conditions and scalar definitions around it.
 
     ``threads`` counts from ``first_thread``. ``outer``: so many of ``loops`` stay symbolic, the others are enumerated.
-    ``repeated``: inside a loop of unknown trip count that is no axis (While). ``uniform``: names of variables with one value
-    in the CTA. ``memories``: global storage name → name of the memory it is part of (tensors that may alias share one).
-    ``tensor_maps``: name → tensor, box in elements (innermost first), bytes of the box.
+    ``repeated``: inside a loop of unknown trip count that is no axis (While). ``uniform``: names of variables with one
+    value in the CTA. ``memories``: global storage name → name of the memory it is part of (tensors that may alias
+    share one). ``tensor_maps``: name → tensor, box in elements (innermost first), bytes of the box.
     """
 
     thread: str
@@ -111,7 +100,8 @@ def kernel_context(program: Program, kernel: Kernel) -> Context:
 
 
 def inlined(expression: Expr, context: Context) -> Expr | None:
-    """``expression`` with the scalar definitions of ``context`` filled in; None when it reads memory, calls or is large."""
+    """``expression`` with the scalar definitions of ``context`` filled in; None when it reads memory, calls or is
+    large."""
     nodes = list(walk(expression))
     if any(not isinstance(n, _INLINABLE) for n in nodes) or len(nodes) > MAXIMUM_INLINED_NODES:
         return None
@@ -120,15 +110,6 @@ def inlined(expression: Expr, context: Context) -> Expr | None:
     if values and sum(1 for _ in walk(result)) > MAXIMUM_INLINED_NODES:
         return None
     return result
-
-
-def _inlinable() -> tuple[type, ...]:
-    from ptxtile.ir.expressions import Cast, Compare
-
-    return (Binary, Cast, Compare, Const, LogicalAnd, LogicalOr, Select, Unary, Var)
-
-
-_INLINABLE = _inlinable()
 
 
 def _conjuncts(condition: Expr) -> Iterator[Expr]:
@@ -149,34 +130,14 @@ def _conjuncts(condition: Expr) -> Iterator[Expr]:
             yield condition
 
 
-@dataclass(frozen=True, slots=True)
-class Footprint:
-    """The bytes of an access relative to the start of its storage, plus the value of ``residual`` (in bytes).
-
-    owners: one entry for each ``granule`` bytes from ``start`` on: a thread number, NOBODY or SEVERAL; None: inexact, any
-    thread anywhere in the storage. complete: every condition around the access was evaluated, so what the table says is
-    touched is touched. repeats: a granule is touched by several threads and in several iterations of the enumerated loops.
-    """
-
-    start: int = 0
-    granule: int = 1
-    owners: np.ndarray | None = None
-    residual: Residual = Residual()
-    complete: bool = False
-    repeats: bool = True
-
-    @property
-    def exact(self) -> bool:
-        return self.owners is not None
-
-
 @dataclass(frozen=True, eq=False, slots=True)
 class Access:
     """One read or write in the program text; compared by identity.
 
-    ``index``: in elements, scalar definitions filled in; None: anywhere in the storage. ``asynchronous``: by the TMA engine on
-    behalf of the issuing threads. ``retired_by``: the shared storage whose waits (``retires``) complete an asynchronous access.
-    ``box``: of a TMA access to global memory, (coordinate, extent) for each dimension of its tensor map.
+    ``index``: in elements, scalar definitions filled in; None: anywhere in the storage. ``asynchronous``: by the TMA
+    engine on behalf of the issuing threads. ``retired_by``: the shared storage whose waits (``retires``) complete an
+    asynchronous access. ``box``: of a TMA access to global memory, (coordinate, extent) for each dimension of its
+    tensor map.
     """
 
     storage: Storage
@@ -189,7 +150,7 @@ class Access:
     retired_by: str = ""
     location: Location | None = None
     box: tuple[tuple[Expr, int], ...] = ()
-    footprints: dict[frozenset[str], Footprint] = field(default_factory=dict, repr=False)
+    footprints: dict[frozenset[str], object] = field(default_factory=dict, repr=False)
     masks: list[tuple[int, bool]] = field(default_factory=list, repr=False)
 
     @property
@@ -227,8 +188,8 @@ class Access:
 
 
 def active_threads(context: Context) -> tuple[int, bool]:
-    """The threads that satisfy the conditions of ``context`` (bit t: thread t), and whether no other per-thread condition
-    may exclude some of them."""
+    """The threads that satisfy the conditions of ``context`` (bit t: thread t), and whether no other per-thread
+    condition may exclude some of them."""
     import numpy as np
 
     threads = np.arange(context.first_thread, context.first_thread + context.threads)
@@ -339,150 +300,15 @@ def operation_accesses(node: gpu_ops.GpuOp, context: Context) -> Iterator[Access
         shared = node.shared
         tensor, extents, box_bytes = context.tensor_maps[node.tensor_map]
         element = shared.dtype.bits * shared.dtype.lanes
-        common: dict[str, Any] = dict(
-            context=context, asynchronous=True, retired_by=shared.storage.name, location=node.location
-        )
+        common: dict[str, Any] = {
+            "context": context,
+            "asynchronous": True,
+            "retired_by": shared.storage.name,
+            "location": node.location,
+        }
         place = inlined(node.offset, context)
         on_chip = Access(shared.storage, loads, place, element, 8 * box_bytes, **common)
         corner = [inlined(coordinate, context) for coordinate in node.coordinates]
         box = tuple((c, extent) for c, extent in zip(corner, extents, strict=True) if c is not None)
         in_memory = Access(Storage(tensor, Scope.GLOBAL), not loads, None, 8, 8, box=box, **common)
         yield from (in_memory, on_chip) if loads else (on_chip, in_memory)
-
-
-def footprint(access: Access, also: frozenset[str] = frozenset()) -> Footprint:
-    """The bytes of ``access``, with the loops inside its statement enumerated and those of ``also``, loops around it."""
-    if also not in access.footprints:
-        try:
-            access.footprints[also] = _enumerate(access, also)
-        except NotEnumerable:
-            access.footprints[also] = Footprint()
-    return access.footprints[also]
-
-
-def _enumerate(access: Access, also: frozenset[str]) -> Footprint:
-    import numpy as np
-
-    context = access.context
-    if access.index is None or access.width_bits % 8 and access.width_bits > 8:
-        raise NotEnumerable
-    space = _Space(access, also)
-    terms, residual = separate(access.index, space.values.keys(), context.uniform | space.symbolic)
-    if residual and access.element_bits % 8:
-        raise NotEnumerable
-    index: Any = np.zeros((1,) * space.rank, np.int64)
-    for factor, term in terms:
-        index = index + factor * evaluate(term, space.values)
-    inside, complete = space.inside(context.conditions)
-    lowest = index * access.element_bits // 8
-    width = max(1, access.width_bits // 8)
-    start, granule, owners, repeats = _owner_table(lowest, width, space, inside)
-    in_bytes = frozenset((term, factor * access.element_bits // 8) for term, factor in residual)
-    return Footprint(start, granule, owners, in_bytes, complete and space.complete, repeats)
-
-
-class _Space:
-    """The index space of an access: threads along axis 0, one more axis for each enumerated loop that matters to it."""
-
-    def __init__(self, access: Access, also: frozenset[str]) -> None:
-        import numpy as np
-
-        context = access.context
-        wanted = [a for i, a in enumerate(context.loops) if i >= context.outer or a.name in also]
-        self.symbolic = frozenset(a.name for a in context.loops) - {a.name for a in wanted}
-        self.repeated, self.complete, self.bound_masks = context.repeated, not context.repeated, []
-        expressions = [access.index, *context.conditions]
-        expressions += [bound for axis in wanted for bound in (axis.start, axis.stop)]
-        used = {n.name for e in expressions if e is not None for n in walk(e) if isinstance(n, Var)}
-        self.rank = 1 + len(wanted)
-        shape = (-1,) + (1,) * len(wanted)
-        thread = np.arange(context.first_thread, context.first_thread + context.threads).reshape(shape)
-        self.values: dict[str, Any] = {context.thread: thread}
-        points = context.threads
-        for position, axis in enumerate(wanted, start=1):
-            points *= self._add(axis, position, axis.name in used)
-            if points > MAXIMUM_POINTS:
-                raise NotEnumerable
-
-    def _add(self, axis: Axis, position: int, used: bool) -> int:
-        import numpy as np
-
-        try:
-            start, stop = evaluate(axis.start, self.values), evaluate(axis.stop, self.values)
-        except NotEnumerable:
-            self.repeated, self.complete = True, False
-            return 1
-        trips = -((start - stop) // axis.step) if axis.step > 0 else -((stop - start) // -axis.step)
-        longest = int(np.max(trips))
-        if longest <= 0 or longest > MAXIMUM_POINTS:
-            raise NotEnumerable
-        if not used and bool(np.min(trips) == longest):
-            self.repeated |= longest > 1
-            return 1
-        shape = [1] * self.rank
-        shape[position] = longest
-        counter = np.arange(longest).reshape(shape)
-        self.values[axis.name] = start + counter * axis.step
-        if bool(np.min(trips) < longest):
-            self.bound_masks.append(counter < trips)
-        return longest
-
-    def inside(self, conditions: tuple[Expr, ...]) -> tuple[Any, bool]:
-        """Mask of the points at which the access happens (None: all), and whether every condition was evaluated."""
-        import numpy as np
-
-        mask, complete = None, True
-        for part in self.bound_masks:
-            mask = part if mask is None else mask & part
-        for condition in conditions:
-            try:
-                part = np.asarray(evaluate(condition, self.values)).astype(bool)
-            except NotEnumerable:
-                complete = False
-                continue
-            mask = part if mask is None else mask & part
-        return mask, complete
-
-
-def _owner_table(lowest: Any, width: int, space: _Space, inside: Any) -> tuple[int, int, Any, bool]:
-    """(start, granule, owners, repeats) from the first byte of every point's access and its width in bytes."""
-    import numpy as np
-
-    thread = next(iter(space.values.values()))
-    shape = np.broadcast_shapes(*(np.shape(v) for v in space.values.values()), np.shape(lowest))
-    lowest, thread = np.broadcast_to(lowest, shape).ravel(), np.broadcast_to(thread, shape).ravel()
-    iteration = np.broadcast_to(np.arange(prod(shape[1:])).reshape((1, *shape[1:])), shape).ravel()
-    if inside is not None:
-        chosen = np.broadcast_to(inside, shape).ravel()
-        lowest, thread, iteration = lowest[chosen], thread[chosen], iteration[chosen]
-    if lowest.size == 0:
-        return 0, 1, np.full(0, NOBODY, np.int16), False
-    start = int(lowest.min())
-    granule = gcd(width, int(np.gcd.reduce(lowest - start)))
-    granule = gcd(granule, start) if start else granule
-    cells, each = (int(lowest.max()) - start + width) // granule, width // granule
-    if cells > MAXIMUM_POINTS or lowest.size * each > MAXIMUM_POINTS:
-        raise NotEnumerable
-    first = (lowest - start) // granule
-    if each > 1 and lowest.size > 1:
-        first = (first[:, None] + np.arange(each)[None, :]).ravel()
-        thread, iteration = np.repeat(thread, each), np.repeat(iteration, each)
-    elif each > 1:
-        return start, granule, np.full(each, thread[0], np.int16), False
-    owners = np.full(cells, NOBODY, np.int16)
-    owners[first] = thread
-    shared = owners[first] != thread
-    if not shared.any():
-        return start, granule, owners, False
-    last = np.full(cells, -1, np.int64)
-    last[first] = iteration
-    several = first[shared]
-    owners[several] = SEVERAL
-    differs = (last[first] != iteration) & (owners[first] == SEVERAL)
-    return start, granule, owners, bool(differs.any()) or space.repeated
-
-
-def mentions(access: Access, names: frozenset[str]) -> bool:
-    """Whether the address or the conditions of ``access`` depend on one of the variables ``names``."""
-    expressions = [e for e in (access.index, *access.context.conditions) if e is not None]
-    return any(depends_on(e, names) for e in expressions)

@@ -1,10 +1,10 @@
 """Whether two accesses can meet: some byte touched by two different threads, at least one of them writing.
 
-Accesses of one thread are ordered by the program and never conflict. An asynchronous access counts as its issuing thread's
-here: what the issue of a TMA operation has to be ordered after is the same as for a store by that thread.
+Accesses of one thread are ordered by the program and never conflict. An asynchronous access counts as its issuing
+thread's here: what the issue of a TMA operation has to be ordered after is the same as for a store by that thread.
 
-The earlier access may belong to an earlier iteration of loops around both (``lags``), or to a loop that was left and perhaps
-entered again (``exited``); :func:`compare` takes the variables of those loops to differ accordingly.
+The earlier access may belong to an earlier iteration of loops around both (``lags``), or to a loop that was left and
+perhaps entered again (``exited``); :func:`compare` takes the variables of those loops to differ accordingly.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
-from itertools import product
+from itertools import pairwise, product
 from math import gcd
 from typing import TYPE_CHECKING, Any
 
-from ptxtile.ir.access import MAXIMUM_POINTS, NOBODY, SEVERAL, Access, Axis, Footprint, footprint, mentions
+from ptxtile.ir.access import Access, Axis
 from ptxtile.ir.enumeration import NotEnumerable, depends_on, evaluate, separate
 from ptxtile.ir.expressions import Expr, Load, Var
+from ptxtile.ir.footprint import MAXIMUM_POINTS, NOBODY, SEVERAL, Footprint, footprint, mentions
 from ptxtile.ir.rewrite import free_variables, substitute, walk
 
 if TYPE_CHECKING:
@@ -40,8 +41,8 @@ class Overlap(IntEnum):
 class Relation:
     """How the iterations of an earlier access ``a`` relate to those of a later ``b`` in loops around both.
 
-    lags: loop variable → 1 (``b`` is in the next iteration) or 2 (in any later one). exited: loops that ``a`` was in and that
-    were left since. ``parallel``: ``b`` runs at the same time as ``a``; no loop variable is shared.
+    lags: loop variable → 1 (``b`` is in the next iteration) or 2 (in any later one). exited: loops that ``a`` was in
+    and that were left since. ``parallel``: ``b`` runs at the same time as ``a``; no loop variable is shared.
     """
 
     lags: tuple[tuple[str, int], ...] = ()
@@ -114,11 +115,7 @@ def _pair_of_footprints(a: Access, b: Access, relation: Relation) -> tuple[Footp
 
 
 def _widened(access: Access, names: frozenset[str]) -> Footprint:
-    mentioned = frozenset(name for name in names if mentions(access, frozenset((name,))))
-    found = footprint(access, mentioned)
-    if not found.exact and mentioned:
-        return found
-    return found
+    return footprint(access, frozenset(name for name in names if mentions(access, frozenset((name,)))))
 
 
 def _outer(access: Access) -> dict[str, Axis]:
@@ -147,8 +144,8 @@ def _byte_range(access: Access, found: Footprint) -> tuple[float, float]:
 def _same_pattern(a: Access, b: Access, relation: Relation) -> bool:
     """Whether both accesses use one map from (thread, iteration) to addresses.
 
-    Then a thread meets only itself, or the map sends two threads to one address, and the writing statement alone is a race
-    that no barrier could mend.
+    Then a thread meets only itself, or the map sends two threads to one address, and the writing statement alone is a
+    race that no barrier could mend.
     """
     if a.element_bits != b.element_bits or a.width_bits != b.width_bits or a.index is None or b.index is None:
         return False
@@ -207,7 +204,7 @@ def _enumerated_shifts(left: Any, right: Any, axes: list[Axis], lags: dict[str, 
             case 0:
                 pairs.append([(v, v) for v in values])
             case 1:
-                pairs.append(list(zip(values[:-1], values[1:], strict=True)))
+                pairs.append(list(pairwise(values)))
             case _:
                 pairs.append([(v, w) for i, v in enumerate(values) for w in values[i + 1 :]])
         size *= len(pairs[-1])
@@ -302,7 +299,8 @@ def _tables_meet(a: Footprint, base_a: int, b: Footprint, base_b: int, threads_m
 
 
 def _slice(found: Footprint, start: int, low: int, high: int, granule: int) -> np.ndarray:
-    """The owners of bytes ``low … high`` in steps of ``granule``; the bounds are multiples of it away from ``start``."""
+    """The owners of bytes ``low … high`` in steps of ``granule``; the bounds are multiples of it away from
+    ``start``."""
     import numpy as np
 
     assert found.owners is not None

@@ -1,14 +1,14 @@
 """Integer expressions evaluated over whole index spaces at once, with NumPy.
 
-:func:`evaluate` computes an expression for arrays of variable values that broadcast against each other (threads along one
-axis, loop counters along others). :func:`separate` splits an index into a part that can be enumerated and a *residual* of
-uniform terms that two accesses may have in common, such as the offset of the block's tile.
+:func:`evaluate` computes an expression for arrays of variable values that broadcast against each other (threads along
+one axis, loop counters along others). :func:`separate` splits an index into a part that can be enumerated and a
+*residual* of uniform terms that two accesses may have in common, such as the offset of the block's tile.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ptxtile.ir.expressions import (
     Binary,
@@ -26,13 +26,10 @@ from ptxtile.ir.expressions import (
 from ptxtile.ir.rewrite import children
 from ptxtile.ir.types import DType, Kind
 
-if TYPE_CHECKING:
-    import numpy as np
-
 Residual = frozenset  # of (expression, integer factor) pairs, whose sum is the residual's value
 
 
-class NotEnumerable(Exception):  # noqa: N818 - a signal between functions of this module's users, no error of a user's
+class NotEnumerable(Exception):
     """The expression depends on something whose values are not known: memory, an unknown variable, a call."""
 
 
@@ -165,9 +162,9 @@ def separate(
 ) -> tuple[list[tuple[int, Expr]], Residual]:
     """``expression`` as a sum of (factor, enumerable expression) plus a residual of (uniform expression, factor).
 
-    ``known``: variables that can be enumerated; ``uniform``: variables that have one value for all threads. Products are
-    distributed over sums where one factor is a constant; index arithmetic is taken not to overflow across the split.
-    Raises :class:`NotEnumerable` where a term mixes known and unknown variables or depends on anything else.
+    ``known``: variables that can be enumerated; ``uniform``: variables that have one value for all threads. Products
+    are distributed over sums where one factor is a constant; index arithmetic is taken not to overflow across the
+    split. Raises :class:`NotEnumerable` where a term mixes known and unknown variables or depends on anything else.
     """
     enumerable: list[tuple[int, Expr]] = []
     residual: dict[Expr, int] = {}
@@ -195,7 +192,8 @@ def separate(
 
 
 def _scaled(term: Expr) -> tuple[Expr, int] | None:
-    """``term`` as (operand, constant factor), when it is a product or a left shift by a constant, or a widening cast."""
+    """``term`` as (operand, constant factor), when it is a product or a left shift by a constant, or a widening
+    cast."""
     if isinstance(term, Cast) and term.dtype.is_integer and term.operand.dtype.is_integer:
         return (term.operand, 1) if term.dtype.bits >= term.operand.dtype.bits else None
     if not isinstance(term, Binary):
@@ -225,13 +223,3 @@ def _variables(expression: Expr) -> set[str] | None:
             return None
         result |= names
     return result
-
-
-def thread_mask(owners: np.ndarray) -> int:
-    """A bit for each thread number in an integer array (a Python int: bit t is thread t)."""
-    import numpy as np
-
-    mask = 0
-    for thread in np.unique(owners):
-        mask |= 1 << int(thread)
-    return mask

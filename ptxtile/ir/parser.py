@@ -67,13 +67,25 @@ def names_in(*nodes: Any) -> dict[str, Var | Buffer]:
     return names
 
 
+_DECLARATIONS = ("allocate", "view", "alias", "tensor", "allocation")
+
+
 class _StatementParser(ExpressionParser):
     def block(self, body: list[ast.stmt]) -> Statement:
         statements = self.statements(body)
         return statements[0] if len(statements) == 1 else Seq(statements)
 
     def statements(self, body: list[ast.stmt]) -> tuple[Statement, ...]:
-        return tuple(self.statement(node) for node in body if not isinstance(node, ast.Pass))
+        return tuple(self.statement(node) for node in body if not isinstance(node, ast.Pass) and not self.alias(node))
+
+    def alias(self, node: ast.stmt) -> bool:
+        """Whether ``node`` is ``NAME = alias(…)``, which declares a buffer and is no statement."""
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) and isinstance(node.targets[0], ast.Name):
+            function = node.value.func
+            if isinstance(function, ast.Name) and function.id.partition("_")[0] == "alias":
+                self.declaration(node.targets[0].id, node.value)
+                return True
+        return False
 
     def statement(self, node: ast.stmt) -> Statement:
         method = getattr(self, "statement_" + type(node).__name__, None)
@@ -113,14 +125,14 @@ class _StatementParser(ExpressionParser):
         self.fail(node, "not a statement of the IR", expected="A[i] = value, or NAME = allocate_SCOPE(dtype, shape)")
 
     def declaration(self, name: str, node: ast.Call) -> tuple[Buffer, str]:
-        """The buffer and ``allocate``, ``view``, ``tensor`` or ``allocation``."""
+        """The buffer and the word of :data:`_DECLARATIONS`."""
         word, _, scope_name = (node.func.id if isinstance(node.func, ast.Name) else "").partition("_")
         options = {keyword.arg or "": keyword.value for keyword in node.keywords}
-        shared_storage = word == "view" and not scope_name
+        shared_storage = word in ("view", "alias") and not scope_name
         scopes = {scope.value for scope in Scope}
         if word in ("tensor", "allocation"):
             scope_name = scope_name or Scope.GLOBAL.value
-        if word not in ("allocate", "view", "tensor", "allocation") or not (shared_storage or scope_name in scopes):
+        if word not in _DECLARATIONS or not (shared_storage or scope_name in scopes):
             self.fail(node, "not a declaration", expected="allocate_SCOPE(…) or view(…)")
         if len(node.args) != (3 if shared_storage else 2):
             self.fail(node, "not a declaration", expected="dtype, shape" + (", storage" if shared_storage else ""))
@@ -306,6 +318,9 @@ class _ProgramParser(_StatementParser):
         decorator = node.decorator_list[0] if len(node.decorator_list) == 1 else None
         if isinstance(decorator, ast.Name) and decorator.id == "function":
             parts.functions.append(self.function(node))
+        elif isinstance(decorator, ast.Call) and isinstance(decorator.func, ast.Name) and decorator.func.id == "function":
+            options = {str(keyword.arg): self.value(keyword.value) for keyword in decorator.keywords}
+            parts.functions.append(replace(self.function(node), **options))
         elif isinstance(decorator, ast.Call) and isinstance(decorator.func, ast.Name) and decorator.func.id == "kernel":
             parts.kernels.append(self.kernel(node, decorator))
         else:

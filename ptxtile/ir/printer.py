@@ -17,12 +17,13 @@ The text is what ``ptxtile inspect`` shows and what golden files hold::
             ...
 
 A buffer is declared once with everything about it (what is left out has its default: row-major strides, a storage of
-its own with the buffer's name and size) and is then called by its name. Numbers: a bare integer is an int32 constant,
-others carry their dtype, ``float32(1.5)``; floats are Python's shortest exact form, or ``float32("nan")``,
-``float32("-inf")``. A vector access is ``A.x4[i]``. The statements of a block are one Seq, or one statement; ``pass``
-is the empty Seq, and a Seq that stands where a statement could is ``with sequence():``. An expression whose dtype does
-not follow from its operands is written with all of its fields, ``Binary(operator="add", …)``. Locations are comments,
-and decisions (``why``) are left out.
+its own with the buffer's name and size) and is then called by its name; ``alias(…)`` declares one that no statement
+does, as views at the gpu stage. Numbers: a bare integer is an int32 constant, others carry their dtype,
+``float32(1.5)``; floats are Python's shortest exact form, or ``float32("nan")``, ``float32("-inf")``. A vector access
+is ``A.x4[i]``. The statements of a block are one Seq, or one statement; ``pass`` is the empty Seq, and a Seq that
+stands where a statement could is ``with sequence():``. An expression whose dtype does not follow from its operands is
+written with all of its fields, ``Binary(operator="add", …)``. Locations are comments, and decisions (``why``) are left
+out.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ from ptxtile.ir.print_expressions import (
     wrapped_constructor,
 )  # fmt: skip
 from ptxtile.ir.program import Function, Kernel, Program, ScalarParameter, TensorParameter
+from ptxtile.ir.rewrite import buffers_of, walk
 from ptxtile.ir.statements import (
     Allocate,
     Break,
@@ -109,6 +111,8 @@ class _Printer:
         self.lines: list[str] = []
         self.locations = locations
         self.storages: dict[str, Storage] = {}
+        self.globals: set[str] = set()
+        self.aliases: dict[str, list[Buffer]] = {}
 
     def line(self, indent: str, content: str, location: Location | None = None) -> None:
         comment = f"  # {location}" if self.locations and location is not None else ""
@@ -121,13 +125,13 @@ class _Printer:
         default = default_storage(buffer)
         storage = buffer.storage
         parts = [buffer.dtype.name, print_value(buffer.shape, FieldKind.SIZE)]
-        if word == "view" and self.storages.get(storage.name) == storage:
+        if word in ("view", "alias") and self.storages.get(storage.name) == storage:
             parts.append(quoted(storage.name))
         else:
             for name in ("name", "size", "alignment", "offset"):
                 if getattr(storage, name) != getattr(default, name):
                     parts.append(f"storage_{name}={print_value(getattr(storage, name))}")
-            if word in ("allocate", "view"):
+            if word in ("allocate", "view", "alias"):
                 word = f"{word}_{buffer.scope.value}"
         self.storages[storage.name] = storage
         if buffer.strides != contiguous_strides(buffer.shape):
@@ -139,6 +143,7 @@ class _Printer:
         return f"{word}({', '.join(parts)})"
 
     def program(self, program: Program) -> None:
+        self.globals = set(program.global_buffers())
         self.line("", f"ptxtile_ir({text.VERSION})")
         self.line("", f'program({quoted(program.name)}, stage={quoted(program.stage)})')
         for symbol in program.symbols:
@@ -173,7 +178,7 @@ class _Printer:
         self.line("", content, parameter.location)
 
     def function(self, function: Function) -> None:
-        self.line("", "@function")
+        self.line("", "@function(out_of_line=True)" if function.out_of_line else "@function")
         self.line("", f"def {function.name}({self.variables(function.parameters)}):")
         if function.body != Seq(()):
             self.block(function.body, INDENT)
@@ -184,7 +189,27 @@ class _Printer:
         self.line("", f"@kernel({', '.join(keywords(kernel, names))})")
         variables = self.variables((*kernel.block_vars, kernel.thread))
         self.line("", f"def {kernel.name}({variables}):", kernel.location)
+        self.find_aliases(kernel.body)
         self.block(kernel.body, INDENT)
+
+    def find_aliases(self, body: Statement) -> None:
+        """Collects the buffers that ``body`` uses and nothing declares; they are written after their storage's
+        allocation, or at the start of the body where it has none."""
+        nodes = list(walk(body))
+        declared = self.globals | {node.buffer.name for node in nodes if isinstance(node, (Allocate, View))}
+        allocated = {node.buffer.storage.name for node in nodes if isinstance(node, Allocate)}
+        self.aliases = {}
+        for node in nodes:
+            for buffer in buffers_of(node):
+                if buffer.name not in declared:
+                    declared.add(buffer.name)
+                    self.aliases.setdefault(buffer.storage.name, []).append(buffer)
+        for storage in [name for name in self.aliases if name not in allocated]:
+            self.write_aliases(storage, INDENT)
+
+    def write_aliases(self, storage: str, indent: str) -> None:
+        for buffer in self.aliases.pop(storage, ()):
+            self.line(indent, f"{buffer.name} = {self.declaration(buffer, 'alias')}")
 
     def variables(self, variables: tuple[Var, ...]) -> str:
         return ", ".join(v.name if v.dtype == int32 else f"{v.name}: {v.dtype}" for v in variables)
@@ -239,6 +264,7 @@ class _Printer:
 
     def print_Allocate(self, node: Allocate, indent: str) -> None:
         self.line(indent, f"{node.buffer.name} = {self.declaration(node.buffer)}", node.location)
+        self.write_aliases(node.buffer.storage.name, indent)
 
     def print_View(self, node: View, indent: str) -> None:
         self.line(indent, f"{node.buffer.name} = {self.declaration(node.buffer, 'view')}", node.location)

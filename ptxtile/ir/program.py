@@ -74,12 +74,14 @@ class Kernel:
 @dataclass(frozen=True, slots=True)
 class Function:
     """A pure device function made by a pass (math expansions): ``body`` is a Seq of Let, If, For and local stores
-    without memory of the caller's; ``result`` is evaluated after it."""
+    without memory of the caller's; ``result`` is evaluated after it. ``out_of_line``: a rare path, called and not
+    inlined."""
 
     name: str
     parameters: tuple[Var, ...]
     body: Statement
     result: Expr
+    out_of_line: bool = False
 
 
 @dataclass(frozen=True, slots=True)

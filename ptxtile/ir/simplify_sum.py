@@ -113,10 +113,7 @@ class SumSimplifier:
         return Binary("add", result, constant(form.constant, dtype), dtype)
 
     def _bounds(self, x: Expr) -> tuple[int, int]:
-        low, high = self.analyzer.interval(x)
-        assert low is not None
-        assert high is not None
-        return low, high
+        return self.analyzer.bounds(x)
 
     def _range(self, form: Linear) -> tuple[int, int]:
         return self.analyzer.range_of(form)

@@ -65,6 +65,10 @@ class ValueAnalysis:
             return None, None
         return self._interval(expression)
 
+    def bounds(self, expression: Expr) -> Interval:
+        """:meth:`interval` of an expression that is known to be an integer or a bool."""
+        return self._interval(expression)
+
     def is_nonnegative(self, expression: Expr) -> bool:
         return self._interval(expression)[0] >= 0
 
@@ -276,7 +280,7 @@ class ValueAnalysis:
         return product.dtype.minimum <= low and high <= product.dtype.maximum
 
     def fits(self, expression: Expr) -> bool:
-        """Whether the expression's linear form, over the integers, always lies within its dtype (nothing wraps)."""
+        """Whether the expression's value is its linear form over the integers: that never leaves the dtype."""
         low, high = self._range(self._form(expression))
         return expression.dtype.minimum <= low and high <= expression.dtype.maximum
 

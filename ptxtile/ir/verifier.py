@@ -13,7 +13,7 @@
     functions.
 5. A variable has the same dtype wherever it is used.
 6. A buffer is declared before it is used and in scope, as a variable is. A View's storage exists already, an Allocate's
-    does not.
+    does not. At the gpu stage, which has no Views, it is enough that the storage is in scope.
 
 *Expressions.*
 

@@ -80,6 +80,7 @@ class Context:
         self.variables: dict[str, Var] = {}
         self.buffers: dict[str, Buffer] = {}
         self.storages: dict[str, Storage] = {}
+        self.aliases: dict[str, Buffer] = {}
         self.kernel: Kernel | None = None
         scalars = (parameter.name for parameter in program.parameters if isinstance(parameter, ScalarParameter))
         self.host_variables = {symbol.name for symbol in program.symbols} | set(scalars)
@@ -135,11 +136,23 @@ class Context:
         """A use of a buffer (invariants 3 and 6); notes global tensors as used."""
         known = self.buffers.get(buffer.name)
         if known is None:
-            self.fail(6, f"the buffer {buffer.name} is not declared here")
+            known = self._alias(buffer)
         if known is not buffer and known != buffer:
             self.fail(3, f"the buffer {buffer.name} differs from its declaration", str(known), buffer)
         if buffer.storage.scope is Scope.GLOBAL:
             self.used_tensors.add(buffer.storage.name)
+
+    def _alias(self, buffer: Buffer) -> Buffer:
+        """At the gpu stage a buffer may be a view that no statement declares, of a storage that exists."""
+        storage = self.storages.get(buffer.storage.name)
+        if self.stage is None or not self.stage.one_index or storage is None:
+            self.fail(6, f"the buffer {buffer.name} is not declared here")
+        if storage != buffer.storage:
+            self.fail(3, f"the storage of {buffer.name} differs from its allocation", str(storage), buffer.storage)
+        if buffer.name not in self.aliases:
+            self.take_name(buffer.name, "buffer")
+            self.aliases[buffer.name] = buffer
+        return self.aliases[buffer.name]
 
     @contextmanager
     def scope(self) -> Iterator[None]:

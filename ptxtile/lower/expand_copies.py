@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ptxtile.ir.expressions import Expr, Var, as_expr, cast, load
+from ptxtile.ir.expressions import Expr, Var, as_expr, cast, constant_value, load
 from ptxtile.ir.names import NameSupply
 from ptxtile.ir.program import Program
 from ptxtile.ir.rewrite import Rewriter
@@ -61,5 +61,5 @@ def region_indices(region: Region, loop_vars: tuple[Var, ...]) -> tuple[Expr, ..
             indices.append(start)
         else:
             var = remaining.pop(0)
-            indices.append(start + (var if start.dtype == var.dtype else cast(var, start.dtype)))
+            indices.append(var if constant_value(start) == 0 else start + cast(var, start.dtype))
     return tuple(indices)

@@ -1,9 +1,9 @@
 """Replaces the functions of the language by IR arithmetic.
 
-Input: GPU IR in which a Call may name a function of the language (``exp``, ``pow``…). Output: a Call names a function of
-``program.functions``, which hold the algorithms (:mod:`ptxtile.lower.math`), or one of HARDWARE_FUNCTIONS. float16 and bfloat16
-arguments are widened to float32, and the result is rounded once. With ``fast_math``, float32 functions, square roots and
-divisions become the card's approximate instructions where there are such.
+Input: GPU IR in which a Call may name a function of the language (``exp``, ``pow``…). Output: a Call names a function
+of ``program.functions``, which hold the algorithms (:mod:`ptxtile.lower.math`), or one of HARDWARE_FUNCTIONS. float16
+and bfloat16 arguments are widened to float32, and the result is rounded once. With ``fast_math``, float32 functions,
+square roots and divisions become the card's approximate instructions where there are such.
 
 Invariant: the bodies of device functions are final; no pass may contract or reorder their arithmetic.
 """

@@ -15,7 +15,7 @@ from ptxtile.ir.gpu_ops import TmaLoad, TmaStore
 from ptxtile.ir.layouts import SharedLayout
 from ptxtile.ir.program import Kernel, Program
 from ptxtile.ir.rewrite import copy_with, map_children
-from ptxtile.ir.statements import Statement, Store, View
+from ptxtile.ir.statements import For, LoopKind, Statement, Store, View
 from ptxtile.ir.types import int32, int64
 from ptxtile.lower.legalize import index_dtype, widen
 from ptxtile.lower.options import Options
@@ -46,6 +46,10 @@ class _Flattening(ScopedRewriter):
 
     def rewrite_Store(self, node: Store) -> Statement:
         return copy_with(node, {"indices": (self._offset(node.buffer, node.indices),)})
+
+    def rewrite_For(self, node: For) -> Statement:
+        """A pipelined loop that no pass has taken apart runs one iteration after the other."""
+        return copy_with(node, {"kind": LoopKind.SERIAL, "options": ()}) if node.kind is LoopKind.PIPELINED else node
 
     def rewrite_TmaLoad(self, node: TmaLoad) -> Statement:
         return self._simplified(node)

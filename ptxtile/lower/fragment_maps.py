@@ -183,8 +183,10 @@ def project(access: FragmentAccess, loop: ParallelFor, layout: Fragment) -> Frag
     flat = found.elements.reshape(found.elements.shape[0], -1)
     if (flat < 0).any():
         return None
-    _, first = np.unique(flat[0], return_index=True)
-    kept = np.sort(first)
+    seen: dict[int, int] = {}
+    for position, element in enumerate(flat[0].tolist()):
+        seen.setdefault(element, position)
+    kept = np.array(list(seen.values()))
     return fragment_of_table(flat[:, kept], found.shape, found.padded)
 
 
@@ -200,7 +202,7 @@ def pull_back(access: FragmentAccess, loop: ParallelFor, fragment: Fragment) -> 
         elements = element_table(access, loop, every).in_tile()[0, 0]
     except NotEnumerable:
         return None
-    if (elements < 0).any() or len(np.unique(elements)) != domain:
+    if (elements < 0).any() or np.bincount(elements).max() > 1:
         return None
     iteration = np.full(prod(fragment.shape), OUTSIDE, dtype=np.int64)
     iteration[elements] = np.arange(domain)
@@ -275,12 +277,14 @@ def _all_owners_write(elements: np.ndarray, owned: np.ndarray) -> bool:
     import numpy as np
 
     count = int(max(elements.max(), owned.max())) + 1
-    writers, owners = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64)
-    for thread in range(elements.shape[0]):
-        mine = np.unique(elements[thread])
-        writers[mine[mine >= 0]] += 1
-        held = owned[thread]
-        owners[held[held >= 0]] += 1
+
+    def holders(table: np.ndarray) -> np.ndarray:
+        """For each element the number of threads whose row names it."""
+        named = np.zeros((table.shape[0], count + 1), dtype=bool)
+        np.put_along_axis(named, np.where(table < 0, count, table), True, axis=1)
+        return named[:, :count].sum(axis=0)
+
+    writers, owners = holders(elements), holders(owned)
     return bool((writers[writers > 0] == owners[writers > 0]).all())
 
 

@@ -1,15 +1,16 @@
 """The accesses that a thread may still have to be ordered after, and what orders them.
 
-A :class:`Pending` access was made earlier; ``ordered`` is the set of threads (bit t: thread t) that know it to be done. What a
-later access needs of it (:func:`need`) follows the rules of the PTX memory model as DESIGN puts them:
+A :class:`Pending` access was made earlier; ``ordered`` is the set of threads (bit t: thread t) that know it to be
+done. What a later access needs of it (:func:`need`) follows the rules of the PTX memory model as DESIGN puts them:
 
 * generic → generic by another thread: a barrier of both (reads do not conflict with reads).
 * generic → TMA by another thread: a barrier; by the same thread: program order.
-* generic write → TMA access of the same bytes: also ``fence.proxy.async`` by the writing threads, before the barrier (PTX ISA,
-  «Memory Consistency Model», proxies). A generic *read* before a TMA write needs no fence.
+* generic write → TMA access of the same bytes: also ``fence.proxy.async`` by the writing threads, before the barrier
+  (PTX ISA, «Memory Consistency Model», proxies). A generic *read* before a TMA write needs no fence.
 * TMA load → anything: the wait on its mbarrier, by the thread that goes on or by one that then takes part in a barrier.
-* TMA store → a write of its source: ``cp.async.bulk.wait_group.read`` by the issuing thread, then as above. → an access of its
-  destination: the full ``wait_group``, and for a generic access ``fence.proxy.async.global``.
+* TMA store → a write of its source: ``cp.async.bulk.wait_group.read`` by the issuing thread, then as above.
+* TMA store → an access of its destination: the full ``wait_group``, and for a generic access
+  ``fence.proxy.async.global``.
 * mbarrier.init → any use: ``fence.mbarrier_init``, and a barrier for other threads.
 """
 
@@ -31,9 +32,9 @@ FENCE_SPACES = {Scope.SHARED: "shared", Scope.GLOBAL: "global", Scope.BARRIER: "
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """An access that was made. ``done``: a wait has seen an asynchronous access complete. ``fenced``: a proxy fence (or, for
-    an initialisation, the init fence) followed it. ``barriers``: the barriers that ordered it last. ``depth``: how many of
-    the scopes around the present position it is inside of."""
+    """An access that was made. ``done``: a wait has seen an asynchronous access complete. ``fenced``: a proxy fence
+    (or, for an initialisation, the init fence) followed it. ``barriers``: the barriers that ordered it last.
+    ``depth``: how many of the scopes around the present position it is inside of."""
 
     access: Access
     depth: int
@@ -183,7 +184,8 @@ def after_fence(state: State, space: str, mask: int) -> State:
 
 
 def after_bulk_wait(state: State, mask: int, *, read: bool, pending_groups: int, names: set[str]) -> State:
-    """``state`` after the threads ``mask`` waited for their TMA stores, all of them or those from the storages ``names``."""
+    """``state`` after the threads ``mask`` waited for their TMA stores, all of them or those from the storages
+    ``names``."""
     result: State = {}
     for pending in state:
         access = pending.access
@@ -197,7 +199,8 @@ def after_bulk_wait(state: State, mask: int, *, read: bool, pending_groups: int,
 
 
 def after_barrier_wait(state: State, names: set[str], mask: int) -> State:
-    """``state`` after the threads ``mask`` waited on an mbarrier that retires the TMA accesses of the storages ``names``."""
+    """``state`` after the threads ``mask`` waited on an mbarrier that retires the TMA accesses of the storages
+    ``names``."""
     result: State = {}
     for pending in state:
         if pending.access.asynchronous and pending.access.retired_by in names:
@@ -208,9 +211,7 @@ def after_barrier_wait(state: State, names: set[str], mask: int) -> State:
 
 def next_iteration(state: State, variable: str, depth: int) -> State:
     """``state`` over the back-edge of the loop whose inside has ``depth``."""
-    return {
-        replace(p, relation=p.relation.next_iteration(variable)) if p.depth >= depth else p: None for p in state
-    }
+    return {replace(p, relation=p.relation.next_iteration(variable)) if p.depth >= depth else p: None for p in state}
 
 
 def leaving(state: State, depth: int, variable: str | None = None) -> State:

@@ -1,14 +1,14 @@
 """Inserts the barriers and proxy fences that the memory accesses of a kernel need.
 
 Input: a gpu-stage program with placed shared memory, without barriers and fences except those that come with mbarrier
-initialisation. Output: the same with ``BarSync``, ``FenceProxyAsync``, ``FenceMbarrierInit`` and, where a kernel touches what
-its own TMA stores wrote, ``BulkWaitGroup``. Invariant: any two accesses to one byte by different threads, one of them a
-write, are ordered; an access through the other proxy comes after a fence; a barrier stands only where all threads of the CTA
-(or of the role) arrive; no barrier can be taken away.
+initialisation. Output: the same with ``BarSync``, ``FenceProxyAsync``, ``FenceMbarrierInit`` and, where a kernel
+touches what its own TMA stores wrote, ``BulkWaitGroup``. Invariant: any two accesses to one byte by different threads,
+one of them a write, are ordered; an access through the other proxy comes after a fence; a barrier stands only where
+all threads of the CTA (or of the role) arrive; no barrier can be taken away.
 
 The walk (:mod:`ptxtile.lower.synchronization_walk`) finds the places; here its decisions are pruned and written down. A
-barrier of the whole CTA is ``BarSync(0, kernel.threads)``, which means all threads of the CTA, also when their number is no
-multiple of 32. A role's barrier has an id of its own (1 to 15) and the role's threads, rounded up to whole warps.
+barrier of the whole CTA is ``BarSync(0, kernel.threads)``, which means all threads of the CTA, also when their number
+is no multiple of 32. A role's barrier has an id of its own (1 to 15) and the role's threads, rounded up to whole warps.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from ptxtile.ir.rewrite import walk
 from ptxtile.ir.statements import For, If, Role, Seq, Specialized, Statement, While
 from ptxtile.lower.hazards import Decision, Path
 from ptxtile.lower.options import Options
-from ptxtile.lower.synchronization_walk import Facts, Walk, find_decisions
+from ptxtile.lower.synchronization_facts import Facts
+from ptxtile.lower.synchronization_walk import Walk, find_decisions
 from ptxtile.target import Target
 
 NAMED_BARRIERS = 16
@@ -36,7 +37,8 @@ PASS_NAME = "insert_synchronization"
 
 
 def run(program: Program, target: Target, options: Options) -> Program:
-    """``program`` with every hazard ordered. LoweringError where no barrier can be placed, ResourceError for too many ids."""
+    """``program`` with every hazard ordered. LoweringError where no barrier can be placed, ResourceError for too many
+    ids."""
     kernels, records = [], []
     for kernel in program.kernels:
         walked = _decide(program, kernel)

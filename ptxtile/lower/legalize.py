@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from ptxtile.ir import intervals
 from ptxtile.ir.analysis import Analyzer, is_scalar_integer
 from ptxtile.ir.buffers import Buffer, Scope
 from ptxtile.ir.expression_table import has_load, map_operands, subexpressions
@@ -198,9 +199,7 @@ def _magnitude(size: int | Expr, analyzer: Analyzer) -> int:
         return _magnitude(size.left, analyzer) * _magnitude(size.right, analyzer)
     if isinstance(size, Cast) and is_scalar_integer(size.operand.dtype) and size.dtype.bits >= size.operand.dtype.bits:
         return _magnitude(size.operand, analyzer)
-    low, high = analyzer.interval(size)
-    assert low is not None
-    assert high is not None
+    low, high = analyzer.bounds(size)
     return max(abs(low), abs(high))
 
 
@@ -230,15 +229,30 @@ def widen(e: Expr, analyzer: Analyzer | None = None) -> Expr:
 
 
 def never_wraps(e: Expr, analyzer: Analyzer) -> bool:
-    """Whether no sum or product inside ``e`` can leave its dtype."""
-    for part in subexpressions(e):
-        if not is_scalar_integer(part.dtype):
-            continue
-        match part:
-            case Binary("mul") if not isinstance(part.left, Const) and not isinstance(part.right, Const):
-                if not analyzer.fits_product(part):
-                    return False
-            case Binary("add" | "sub" | "mul" | "shl") | Unary("neg"):
-                if not analyzer.fits(part):
-                    return False
-    return True
+    """Whether no sum or product inside ``e`` can leave its dtype, so that its value is what integers would give."""
+    return all(_keeps_within(part, analyzer) for part in subexpressions(e) if is_scalar_integer(part.dtype))
+
+
+def _keeps_within(e: Expr, analyzer: Analyzer) -> bool:
+    """Whether the operator of ``e`` does not wrap, given that its operands have not.
+
+    Not :meth:`Analyzer.fits`: that is about a linear form whose coefficients are already reduced modulo 2**bits.
+    """
+    match e:
+        case Binary("mul"):
+            return analyzer.fits_product(e)
+        case Binary("add" | "sub" | "shl"):
+            left, right = analyzer.bounds(e.left), analyzer.bounds(e.right)
+            exact = {"add": intervals.add, "sub": intervals.subtract, "shl": _shifted}[e.operator](left, right)
+        case Unary("neg"):
+            exact = intervals.scale(analyzer.bounds(e.operand), -1)
+        case Cast() if is_scalar_integer(e.operand.dtype):
+            exact = analyzer.bounds(e.operand)
+        case _:
+            return True
+    return e.dtype.minimum <= exact[0] and exact[1] <= e.dtype.maximum
+
+
+def _shifted(a: intervals.Interval, count: intervals.Interval) -> intervals.Interval:
+    result = intervals.shift_left(a, count, 32)
+    return (-(2**63), 2**63) if result is None else result

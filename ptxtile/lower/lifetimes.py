@@ -1,10 +1,10 @@
 """From when to when the contents of each shared storage matter.
 
-Statements are numbered in program order. A storage lives from its first access to its last, and through the whole of a loop
-unless every iteration writes what it reads. A TMA store reads until the wait that retires it. Roles run at the same time:
-inside a ``Specialized`` each role has a clock of its own, and a storage of several roles lives in all of it, except a
-*one-shot hand-over*: one role only loads it by TMA, once, and another waits for that and uses it; such a storage lives in the
-clock of its user.
+Statements are numbered in program order. A storage lives from its first access to its last, and through the whole of a
+loop unless every iteration writes what it reads. A TMA store reads until the wait that retires it. Roles run at the
+same time: inside a ``Specialized`` each role has a clock of its own, and a storage of several roles lives in all of
+it, except a *one-shot hand-over*: one role only loads it by TMA, once, and another waits for that and uses it; such a
+storage lives in the clock of its user.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from ptxtile.ir import gpu_ops
-from ptxtile.ir.access import NOBODY, Access, Context, accesses, expression_accesses, footprint, kernel_context
+from ptxtile.ir.access import Access, Context, accesses, expression_accesses, kernel_context
 from ptxtile.ir.buffers import Scope
+from ptxtile.ir.footprint import NOBODY, footprint
 from ptxtile.ir.program import Kernel, Program
 from ptxtile.ir.rewrite import buffers_of, walk
 from ptxtile.ir.statements import Allocate, Break, Continue, For, If, Let, Role, Seq, Specialized, Statement, While
@@ -28,8 +29,9 @@ BEFORE, AFTER = float("-inf"), float("inf")
 
 @dataclass(frozen=True, slots=True)
 class Lifetime:
-    """Positions from ``start`` to ``end``, both included, on the kernel's clock; ``role`` and its own interval where all of
-    the storage's accesses inside a Specialized belong to one role (``specialized``: that statement's position)."""
+    """Positions from ``start`` to ``end``, both included, on the kernel's clock; ``role`` and its own interval where
+    all of the storage's accesses inside a Specialized belong to one role (``specialized``: that statement's
+    position)."""
 
     start: float
     end: float
@@ -182,7 +184,9 @@ class Lifetimes:
         roles = {use.role for use in inside}
         if len(roles) == 1:
             own = self._interval(name, inside)
-            return Lifetime(start, end, position, inside[0].role, own[0], AFTER if name in self._never_retired else own[1])
+            return Lifetime(
+                start, end, position, inside[0].role, own[0], AFTER if name in self._never_retired else own[1]
+            )
         user = _one_shot_user(inside)
         if user is None:
             return Lifetime(start, end, position)

@@ -27,6 +27,9 @@ from ptxtile.lower.select_paths import MAXIMUM_BOX
 from ptxtile.lower.sizes import as_size
 from ptxtile.target import Target
 
+WARP = 32
+
+
 def run(program: Program, target: Target, options: Options) -> Program:
     maps = _TensorMaps(NameSupply(program))
     kernels = []
@@ -163,11 +166,16 @@ def _coordinates(inner: Region, dense_corner: list[int]) -> tuple[int, ...]:
 
 
 def _with_prefetch(kernel: Kernel, body: Statement) -> Statement:
-    """Each role's maps are fetched by its first thread as early as possible; without roles by thread 0."""
-    names = list(dict.fromkeys(node.tensor_map for node in walk(body) if isinstance(node, (TmaLoad, TmaStore))))
+    """Tensor maps are fetched ahead: all of them by the producer's first thread; without roles those of the stores only (the
+    loads come at once), by a thread that does not issue the loads."""
+    has_roles = any(isinstance(node, Specialized) for node in walk(body))
+    kinds = (TmaLoad, TmaStore) if has_roles else (TmaStore,)
+    names = list(dict.fromkeys(node.tensor_map for node in walk(body) if isinstance(node, kinds)))
     if not names:
         return body
-    uses_roles = any(isinstance(node, Specialized) for node in walk(body))
-    first = kernel.threads - 128 if uses_roles else 0
-    prefetch = If(kernel.thread.eq(first), seq(*(PrefetchTensorMap(name) for name in names)))
+    if has_roles:
+        thread = next(n.first_thread for n in walk(body) if isinstance(n, Role) and n.name == "producer")
+    else:
+        thread = WARP if kernel.threads > WARP else 0
+    prefetch = If(kernel.thread.eq(thread), seq(*(PrefetchTensorMap(name) for name in names)))
     return seq(prefetch, body)

@@ -1,9 +1,9 @@
 """Gives every shared storage of a kernel its offset in dynamic shared memory.
 
-Input: a gpu-stage program whose SHARED and BARRIER storages have no offset. Output: the same with offsets everywhere and
-``kernel.shared_bytes`` set. Invariant: storages whose lifetimes (:mod:`ptxtile.lower.lifetimes`) overlap share no byte;
-barrier storages share no byte with anything, and come last. Storages that share bytes may need barriers between their users:
-``insert_synchronization`` runs afterwards and sees byte addresses.
+Input: a gpu-stage program whose SHARED and BARRIER storages have no offset. Output: the same with offsets everywhere
+and ``kernel.shared_bytes`` set. Invariant: storages whose lifetimes (:mod:`ptxtile.lower.lifetimes`) overlap share no
+byte; barrier storages share no byte with anything, and come last. Storages that share bytes may need barriers between
+their users: ``insert_synchronization`` runs afterwards and sees byte addresses.
 """
 
 from __future__ import annotations
@@ -62,7 +62,8 @@ def run(program: Program, target: Target, options: Options) -> Program:
         if total > target.max_shared_bytes:
             raise _too_large(kernel, [*items, *barriers], total, target)
         placed = {item.storage.name: replace(item.storage, offset=item.offset) for item in (*items, *barriers)}
-        body = _Placement(placed).visit(kernel.body) if placed else kernel.body
+        unused = {item.storage.name for item in items if item.lifetime is None}
+        body = _Placement(placed, unused).visit(kernel.body) if placed else kernel.body
         kernels.append(replace(kernel, body=body, shared_bytes=total))
     return replace(program, kernels=tuple(kernels)).with_why(*records)
 
@@ -91,7 +92,8 @@ def _collect(kernel: Kernel) -> tuple[list[_Item], list[_Item]]:
 
 
 def _place(kernel: Kernel, items: list[_Item]) -> list[Why]:
-    """Best fit, largest first: each storage goes to the smallest gap, among those that live at the same time, that holds it."""
+    """Best fit, largest first: each storage goes to the smallest gap, among those that live at the same time, that
+    holds it."""
     records: list[Why] = []
     placed: list[_Item] = []
     for item in sorted((i for i in items if i.lifetime is not None), key=lambda i: -i.size):
@@ -115,7 +117,8 @@ def _place(kernel: Kernel, items: list[_Item]) -> list[Why]:
 
 
 def _best_fit(item: _Item, others: list[_Item], total: int) -> int:
-    """An offset apart from ``others``: in the smallest gap that is large enough; memory up to ``total`` is in use anyway."""
+    """An offset apart from ``others``: in the smallest gap that is large enough; memory up to ``total`` is in use
+    anyway."""
     fitting: list[tuple[int, int]] = []  # (size of the gap, offset of the item in it)
     free_from = 0
     for end in (*sorted(other.offset for other in others), total):
@@ -140,16 +143,20 @@ def _too_large(kernel: Kernel, items: list[_Item], total: int, target: Target) -
         location=largest.location or kernel.location,
         expected=f"at most {target.max_shared_bytes} bytes in a block",
         got=f"{total} bytes, after merging buffers that are not used at the same time",
-        hint=f"use smaller tiles or fewer pipeline stages ({largest.storage.name} is the largest buffer), a narrower dtype, "
-        "or keep a tile in a fragment instead",
+        hint=f"use smaller tiles or fewer pipeline stages ({largest.storage.name} is the largest buffer), "
+        "a narrower dtype, or keep a tile in a fragment instead",
     )
 
 
 class _Placement(Rewriter):
-    """Puts the placed storages into every buffer."""
+    """Puts the placed storages into every buffer; allocations of what is never used go."""
 
-    def __init__(self, placed: dict[str, Storage]) -> None:
+    def __init__(self, placed: dict[str, Storage], unused: set[str]) -> None:
         self._placed = placed
+        self._unused = unused
+
+    def rewrite_Allocate(self, node: Allocate) -> Allocate | None:
+        return None if node.buffer.storage.name in self._unused else node
 
     def buffer(self, buffer: Buffer) -> Buffer:
         storage = self._placed.get(buffer.storage.name)

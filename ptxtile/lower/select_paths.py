@@ -10,17 +10,18 @@ base address multiples of 16 bytes, box sizes 1…256 with an innermost box of a
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from ptxtile.errors import Location
-from ptxtile.ir.analysis import Analyzer
 from ptxtile.ir.buffers import Scope, allocate
-from ptxtile.ir.expressions import as_expr, constant_value
+from ptxtile.ir.expressions import as_expr, cast, constant_value
 from ptxtile.ir.program import Kernel, Program, TensorParameter, Why
-from ptxtile.ir.rewrite import Rewriter
 from ptxtile.ir.statements import Allocate, Seq, Statement
 from ptxtile.ir.tile_ops import Copy, CopyPath, Region
+from ptxtile.ir.types import int64
 from ptxtile.lower.options import Options
+from ptxtile.lower.scopes import ScopedRewriter, analyzer_for
 from ptxtile.lower.thread_dependence import ThreadDependence
 from ptxtile.target import Feature, Target
 
@@ -48,15 +49,26 @@ class _Verdict:
     reason: str
 
 
-class _PathChooser(Rewriter):
+class _PathChooser(ScopedRewriter):
     def __init__(self, program: Program, kernel: Kernel, target: Target, options: Options) -> None:
+        super().__init__(analyzer_for(program, kernel))
         self.target, self.options = target, options
-        self.analyzer = Analyzer(program.facts)
         self.alignments = {p.name: p.alignment for p in program.parameters if isinstance(p, TensorParameter)}
         self.uniformity = ThreadDependence(kernel)
         self.kernel = kernel
         self.why: list[Why] = []
         self.staged = 0
+
+    @property
+    def _checks(self) -> tuple[Callable[[Copy, Region, Region], str], ...]:
+        return (
+            self._judge_target,
+            self._judge_types,
+            self._judge_tensor,
+            self._judge_position,
+            self._judge_box,
+            self._judge_shared,
+        )
 
     def rewrite_Copy(self, copy: Copy) -> Statement:
         if copy.path is not None:
@@ -109,7 +121,7 @@ class _PathChooser(Rewriter):
 
     def _judge(self, copy: Copy, outer: Region, inner: Region) -> _Verdict:
         """Whether TMA can move ``outer`` (global) to or from ``inner`` (shared)."""
-        for check in (self._judge_target, self._judge_types, self._judge_tensor, self._judge_box, self._judge_shared):
+        for check in self._checks:
             reason = check(copy, outer, inner)
             if reason:
                 return _Verdict(False, reason)
@@ -151,6 +163,13 @@ class _PathChooser(Rewriter):
             if not self.analyzer.divisible(as_expr(stride) * itemsize, ALIGNMENT):
                 return f"the stride of dimension {dimension} of {buffer.name} is not known to be a multiple of 16 bytes"
         return ""
+
+    def _judge_position(self, copy: Copy, outer: Region, inner: Region) -> str:
+        """The card stops with an illegal instruction when a box starts inside a 16-byte unit (seen on an H200)."""
+        start = as_expr(outer.starts[-1])
+        if self.analyzer.divisible(cast(start, int64) * outer.buffer.dtype.itemsize, ALIGNMENT):
+            return ""
+        return "its innermost position is not known to be a multiple of 16 bytes"
 
     def _judge_box(self, copy: Copy, outer: Region, inner: Region) -> str:
         if outer.dense_extents != inner.dense_extents:

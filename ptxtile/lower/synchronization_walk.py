@@ -1,19 +1,18 @@
 """The forward walk that finds where a kernel needs barriers, fences and waits.
 
 The walk carries the set of pending accesses through the structured program: loops until nothing new comes over their
-back-edges, both branches of a condition. Where an access needs something of a pending one, a :class:`Decision` is made for
-the latest place that all threads of the region reach: directly before the statement; before the outermost loop around it
-that the pending access was made before; before the condition that only some threads pass. The walk is repeated until the
-decisions suffice.
+back-edges, both branches of a condition. Where an access needs something of a pending one, a :class:`Decision` is made
+for the latest place that all threads of the region reach: directly before the statement; before the outermost loop
+around it that the pending access was made before; before the condition that only some threads pass. The walk is
+repeated until the decisions suffice.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from itertools import combinations, product
 
-from ptxtile.errors import LoweringError, Location
+from ptxtile.errors import Location, LoweringError
 from ptxtile.ir import gpu_ops
 from ptxtile.ir.access import (
     Access,
@@ -21,26 +20,24 @@ from ptxtile.ir.access import (
     accesses,
     active_threads,
     expression_accesses,
-    inlined,
-    kernel_context,
     operation_accesses,
 )
 from ptxtile.ir.buffers import Scope
-from ptxtile.ir.conflicts import Overlap, Relation, compare, repeats_conflict
-from ptxtile.ir.enumeration import NotEnumerable, evaluate
+from ptxtile.ir.conflicts import Overlap, compare, repeats_conflict
 from ptxtile.ir.expressions import Expr
-from ptxtile.ir.program import Kernel, Program
+from ptxtile.ir.program import Kernel
 from ptxtile.ir.rewrite import walk
-from ptxtile.ir.statements import Break, Continue, For, If, Let, Role, Seq, Specialized, Statement, While
+from ptxtile.ir.statements import Break, Continue, For, If, Let, Seq, Specialized, Statement, While
 from ptxtile.lower import hazards
-from ptxtile.lower.hazards import Comparisons, Decision, Need, Path, Pending, State, joined, need
-from ptxtile.lower.uniformity import Uniformity
+from ptxtile.lower.hazards import Decision, Need, Path, Pending, State, joined, need
+from ptxtile.lower.synchronization_facts import Facts, check_across_roles, trip_count
 
 MAXIMUM_ROUNDS = 1000
-"""Walks of one kernel before giving up; each adds at least one decision, so this is only reached by a mistake of ours."""
+"""Walks of one kernel before giving up; each adds at least one decision, so this is only reached by a mistake of
+ours."""
 
 
-class _Restart(Exception):  # noqa: N818 - a signal: a decision was made for a place that the walk has passed already
+class _Restart(Exception):
     pass
 
 
@@ -58,29 +55,6 @@ class _Loop:
 
     breaks: list[State] = field(default_factory=list)
     continues: list[State] = field(default_factory=list)
-
-
-class Facts:
-    """What stays the same however often a kernel is walked: its accesses, which of them meet, what is uniform."""
-
-    def __init__(self, program: Program, kernel: Kernel) -> None:
-        self.context = kernel_context(program, kernel)
-        self.uniformity = Uniformity(kernel, self.context)
-        self.overlaps = Comparisons()
-        self.events: dict[tuple, list[Access]] = {}
-        self.units: dict[Path, bool] = {}
-        self.uniform: dict[Path, bool] = {}
-        self.masks: dict[Path, tuple[int, bool]] = {}
-        self.released = _released_storages(kernel)
-        asynchronous: list[Access] = []
-        if any(isinstance(node, (gpu_ops.TmaLoad, gpu_ops.TmaStore)) for node in walk(kernel.body)):
-            asynchronous = [access for access in accesses(kernel.body, self.context) if access.asynchronous]
-        self.meets_tma = _MeetsTma(asynchronous)
-
-    @property
-    def has_barriers_inside_loops(self) -> bool:
-        """Whether a loop was walked through statement by statement."""
-        return not all(self.units.values())
 
 
 @dataclass(slots=True)
@@ -192,7 +166,7 @@ class _Walker:
         uniform = self.facts.uniform[path]
         name = node.var.name if isinstance(node, For) else "while " + "/".join(map(str, path))
         inner = context.with_loop(node, symbolic=True) if isinstance(node, For) and uniform else context
-        trips = _trip_count(node, context)
+        trips = trip_count(node, context)
         self.scopes.append(_Scope(path, uniform))
         depth = len(self.scopes)
         self._iterate(node, path, {}, inner, name, trips, reads)  # the hazards of the loop by itself come first
@@ -203,7 +177,14 @@ class _Walker:
         return None if after is None else hazards.leaving(after, depth, name)
 
     def _iterate(
-        self, node: For | While, path: Path, state: State, context: Context, name: str, trips: int | None, reads: list[Access]
+        self,
+        node: For | While,
+        path: Path,
+        state: State,
+        context: Context,
+        name: str,
+        trips: int | None,
+        reads: list[Access],
     ) -> State | None:
         """The state at the exits of the loop, with ``state`` at its entry."""
         depth = len(self.scopes)
@@ -279,7 +260,7 @@ class _Walker:
             ends.append(self.statement(role.body, (*path, position), state, inner))
         self.scopes.pop()
         self.region, self.role = outer_region, None
-        _check_across_roles(node.roles, made)
+        check_across_roles(node.roles, made)
         after = joined(*ends)
         return None if after is None else hazards.leaving(after, depth)
 
@@ -312,10 +293,9 @@ class _Walker:
                 state = hazards.after_bulk_wait(state, sure, read=read, pending_groups=groups, names=names)
         return state
 
-    def _release(
-        self, node: gpu_ops.MbarrierArrive, path: Path, state: State, context: Context, mask: int
-    ) -> State:
-        """An arrival that lets waiters use the storages which their waits retire: this role's accesses come before it."""
+    def _release(self, node: gpu_ops.MbarrierArrive, path: Path, state: State, context: Context, mask: int) -> State:
+        """An arrival that lets waiters use the storages which their waits retire: this role's accesses come before
+        it."""
         for name in sorted(self.facts.released.get(node.barrier.storage.name, ())):
             for pending in list(state):
                 earlier = pending.access
@@ -370,7 +350,8 @@ class _Walker:
                     self._impossible(overlap, a, b, "one statement reads and writes one place in different threads")
 
     def _require(self, wanted: Need, pending: Pending, later: Access, path: Path, state: State) -> State:
-        """Decides what ``later`` needs of ``pending``; ``state`` after that, when it is decided for the present place."""
+        """Decides what ``later`` needs of ``pending``; ``state`` after that, when it is decided for the present
+        place."""
         if wanted.unordered:
             self._impossible(wanted.overlap, pending.access, later, "nothing waits for a TMA load")
             return state
@@ -399,7 +380,8 @@ class _Walker:
         return added
 
     def _impossible(self, overlap: Overlap, earlier: Access, later: Access, why: str) -> None:
-        """LoweringError, unless the hazard is only possible and in global memory or between TMA operations: a note then."""
+        """LoweringError, unless the hazard is only possible and in global memory or between TMA operations: a note
+        then."""
         text = f"{why}: the {earlier.describe()} and the {later.describe()}"
         trusted = overlap is Overlap.POSSIBLE and (
             earlier.asynchronous or later.asynchronous or earlier.storage.scope is Scope.GLOBAL
@@ -415,61 +397,3 @@ class _Walker:
             got="threads that are not ordered" + (f" at {' and '.join(where)}" if where else ""),
             hint="move one of the two accesses out of the condition or loop that only some threads take part in",
         )
-
-
-class _MeetsTma:
-    """Whether an access shares bytes with an access of the other proxy somewhere in the kernel; answers are kept."""
-
-    def __init__(self, asynchronous: list[Access]) -> None:
-        self._asynchronous = asynchronous
-        self._known: dict[Access, bool] = {}
-
-    def __call__(self, access: Access) -> bool:
-        if access.asynchronous or access.storage.scope is Scope.BARRIER:
-            return True
-        if access not in self._known:
-            any_time = Relation(parallel=True)
-            found = (compare(access, other, any_time, threads_matter=False) for other in self._asynchronous)
-            self._known[access] = any(overlap is not Overlap.NONE for overlap in found)
-        return self._known[access]
-
-
-def _trip_count(node: For | While, context: Context) -> int | None:
-    """How often the body runs, when that is a constant."""
-    if isinstance(node, While):
-        return None
-    start, stop = (inlined(bound, context) for bound in (node.start, node.stop))
-    if start is None or stop is None:
-        return None
-    try:
-        return len(range(int(evaluate(start, {})), int(evaluate(stop, {})), node.step))
-    except NotEnumerable:
-        return None
-
-
-def _check_across_roles(roles: tuple[Role, ...], made: dict[str, dict[Access, None]]) -> None:
-    """Roles run at the same time: what two of them touch has to be handed over by an mbarrier that retires it."""
-    at_any_time = Relation(parallel=True)
-    for first, second in combinations(roles, 2):
-        waits = (n for role in (first, second) for n in walk(role.body) if isinstance(n, gpu_ops.MbarrierWait))
-        handed_over = {buffer.storage.name for wait in waits for buffer in wait.retires}
-        for a, b in product(made[first.name], made[second.name]):
-            same = a.storage.name == b.storage.name and a.storage.scope is Scope.SHARED
-            if same and a.storage.name not in handed_over and compare(a, b, at_any_time) is not Overlap.NONE:
-                where = [str(access.location) for access in (a, b) if access.location is not None]
-                raise LoweringError(
-                    f"roles {first.name} and {second.name} both touch {a.storage.name} and nothing orders them",
-                    location=b.location or a.location,
-                    expected=f"a barrier wait that hands {a.storage.name} over",
-                    got=f"the {a.describe()} and the {b.describe()}" + (f" at {' and '.join(where)}" if where else ""),
-                )
-
-
-def _released_storages(kernel: Kernel) -> dict[str, set[str]]:
-    """For each barrier storage, the storages that the waits on it retire."""
-    result: dict[str, set[str]] = {}
-    for node in walk(kernel.body):
-        if isinstance(node, gpu_ops.MbarrierWait):
-            names = {buffer.storage.name for buffer in node.retires}
-            result.setdefault(node.barrier.storage.name, set()).update(names)
-    return result

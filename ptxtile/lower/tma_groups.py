@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -73,10 +73,13 @@ def barrier_buffer(name: str, count: int) -> Buffer:
     return Buffer(name, uint64, shape, contiguous_strides(shape), Storage(name, Scope.BARRIER, 8 * count, 8))
 
 
-def barrier_prologue(barriers: list[tuple[Buffer, tuple[int, ...]]], thread: Var, threads: int) -> list[Statement]:
+def barrier_prologue(
+    barriers: list[tuple[Buffer, tuple[int, ...]]], thread: Var, threads: int, then: Sequence[Statement] = ()
+) -> list[Statement]:
     """Allocates the barriers and lets thread 0 initialise them: (buffer, arrivals of each mbarrier) → statements.
 
-    The fence makes the inits visible to the async proxy, the barrier to the other threads.
+    The fence makes the inits visible to the async proxy, the barrier to the other threads. ``then``: what thread 0 does
+    in between.
     """
     result: list[Statement] = [Allocate(buffer) for buffer, _ in barriers]
     inits: list[Statement] = [
@@ -84,7 +87,7 @@ def barrier_prologue(barriers: list[tuple[Buffer, tuple[int, ...]]], thread: Var
         for buffer, counts in barriers
         for index, arrivals in enumerate(counts)
     ]
-    result.append(If(thread.eq(0), seq(*inits, FenceMbarrierInit())))
+    result.append(If(thread.eq(0), seq(*inits, FenceMbarrierInit(), *then)))
     result.append(BarSync(0, threads))
     return result
 

@@ -1,9 +1,9 @@
 """Which values are the same for all threads of a group: where a barrier may stand.
 
 A barrier must be reached by all threads or by none, so it may only be placed under conditions and loop bounds that are
-*uniform*. A mutable scalar (LOCAL storage) is uniform when every store to it is, in value, index and control flow. A load
-from memory at a uniform index is uniform when the memory is shared (races are excluded by the barriers) or global and not
-written by the kernel.
+*uniform*. A mutable scalar (LOCAL storage) is uniform when every store to it is, in value, index and control flow. A
+load from memory at a uniform index is uniform when the memory is shared (races are excluded by the barriers) or global
+and not written by the kernel.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ class Uniformity:
         return names <= {context.thread} and _is_constant_over_threads(value, context)
 
     def loop_is_uniform(self, loop: For | While, context: Context) -> bool:
-        """Whether all threads run the same iterations of ``loop``: bounds, and no thread leaves or skips part of one."""
+        """Whether all threads run the same iterations of ``loop``: bounds, and no thread leaves or skips part of
+        one."""
         bounds = (loop.start, loop.stop) if isinstance(loop, For) else (loop.condition,)
         if not all(self.holds_for(bound, context) for bound in bounds):
             return False

@@ -52,7 +52,7 @@ def write_kernel(module: ModuleWriter, program: Program, kernel: Kernel, launch:
 
 
 def write_function(module: ModuleWriter, function: Function) -> None:
-    """Adds a device function, which LLVM inlines into its callers."""
+    """Adds a device function, which LLVM inlines into its callers unless it is a rare path."""
     writer = FunctionWriter(module)
     context = Context(writer)
     parameters = []
@@ -63,7 +63,7 @@ def write_function(module: ModuleWriter, function: Function) -> None:
     statements.run(context, function.body)
     result = scalar(context, function.result)
     writer.finish(f"ret {writer.typed(result)}")
-    attributes = module.attributes("alwaysinline nounwind")
+    attributes = module.attributes("noinline nounwind" if function.out_of_line else "alwaysinline nounwind")
     kind = value_type(function.result.dtype)
     head = f'define internal {kind} @"{function.name}"({", ".join(parameters)}) {attributes} {{'
     module.functions.append(f"{head}\n{writer.body()}\n}}\n")

@@ -4,8 +4,8 @@
 met a Break or Continue are missing until their loop takes them up again. Loads happen on active lanes only.
 
 The two sides of a divergent If run one after the other; but when one of them blocks, the other goes on, even past the
-If to the end of the enclosing Seq, as the warps of a CTA may. So what is reported as a deadlock is none of lanes merely
-kept together (up to a loop's next iteration: that one the lanes begin together).
+If to the end of the enclosing Seq, as the warps of a CTA may; lanes of one warp meet again after the If. So what is
+reported as a deadlock is none of warps merely kept together (up to a loop's next iteration: that one the lanes begin together).
 """
 
 from __future__ import annotations
@@ -106,6 +106,7 @@ class Executor(Evaluator):
         super().__init__(functions, memory=self)
         self.private = PrivateMemory(mixed)
         self._blocking: dict[int, tuple[Statement, bool]] = {}
+        self._calls = 0
 
     # Memory -----------------------------------------------------------------------------------------------------
 
@@ -141,6 +142,10 @@ class Executor(Evaluator):
         raise SimulationError(f"{type(statement).__name__} cannot run here")
         yield
 
+    def divided_warps(self, holds: Mask, fails: Mask) -> np.ndarray:
+        """The lanes of warps that have lanes in both masks. Here, where there are no warps: every lane."""
+        return np.ones((), dtype=bool)
+
     def fork(self) -> Executor:
         """An executor for some of the lanes that goes its own way: it sees the same private storages, but binds
         variables and allocates for itself."""
@@ -155,13 +160,17 @@ class Executor(Evaluator):
             self.variables[parameter.name] = argument
         if lanes > 1 and mask is not None:
             mask = mask[..., None]
+        self._calls += 1
         for wait in self.execute(function.body, mask):
             if not isinstance(wait, Turn):
                 raise SimulationError(f"function {function.name} waits")
+        self._calls -= 1
         return self.evaluate(function.result, mask)
 
     def may_wait(self, statement: Statement) -> bool:
         """Whether ``statement`` can give up its turn: it has a GPU op (most cannot block) or a While in it."""
+        if self._calls:  # a device function has no memory in common with anybody
+            return False
         known = self._blocking.get(id(statement))
         if known is None:
             known = statement, any(isinstance(inner, (GpuOp, While)) for inner in walk(statement))
@@ -235,8 +244,11 @@ def _branch(
     if all(side.finished for side in sides):
         whole = all(side.result is side.mask for side in sides)
         return (mask if whole else union(sides[0].result, sides[1].result)), False
-    results = yield from interleave([side.go_on(Seq(rest), loop) for side in sides])
-    return union(*results), True
+    together = executor.divided_warps(holds, fails)
+    coroutines = [side.go_on(Seq(rest), loop, together) for side in sides]
+    coroutines.append(_go_on_together(executor.fork(), sides, Seq(rest), loop, together))
+    results = yield from interleave(coroutines)
+    return union(union(results[0], results[1]), results[2]), True
 
 
 class _Side:
@@ -261,15 +273,39 @@ class _Side:
                 self.finished, self.result = True, stop.value
         return moved
 
-    def go_on(self, rest: Statement, loop: _Loop | None) -> Coroutine:
-        """The remainder of this side, then ``rest`` for its lanes alone."""
+    def go_on(self, rest: Statement, loop: _Loop | None, together: np.ndarray) -> Coroutine:
+        """The remainder of this side, then ``rest`` for those of its lanes that are not in ``together``."""
         if not self.finished:
             assert self.wait is not None
             yield self.wait
             self.result = yield from self.coroutine
-        if self.result is NO_LANES:
-            return NO_LANES
-        return (yield from self.executor.execute(rest, self.result, loop))
+            self.finished = True
+        alone = split(self.result, ~together)[0]
+        return NO_LANES if alone is NO_LANES else (yield from self.executor.execute(rest, alone, loop))
+
+
+class _BothSides(Wait):
+    """Waits until both sides of an If have ended; they tell themselves what they wait for."""
+
+    def __init__(self, sides: list[_Side]) -> None:
+        self.sides = sides
+
+    def ready(self) -> bool:
+        return all(side.finished for side in self.sides)
+
+    def describe(self) -> list[str]:
+        return []
+
+
+def _go_on_together(
+    executor: Executor, sides: list[_Side], rest: Statement, loop: _Loop | None, together: np.ndarray
+) -> Coroutine:
+    """``rest`` for the lanes of warps that the If divided: they meet again after it."""
+    if not together.any():
+        return NO_LANES
+    yield _BothSides(sides)
+    lanes = split(union(sides[0].result, sides[1].result), together)[0]
+    return NO_LANES if lanes is NO_LANES else (yield from executor.execute(rest, lanes, loop))
 
 
 def _break(_: Executor, node: Break, mask: Mask, loop: _Loop | None) -> Mask:
@@ -351,11 +387,11 @@ _PLAIN: dict[type, Callable[[Executor, Any, Mask, _Loop | None], Mask]] = {
 _STRUCTURED: dict[type, Callable[..., Coroutine]] = {Seq: _seq, If: _if, For: _for, While: _while}
 
 
-def mixed_storages(body: Statement) -> frozenset[str]:
+def mixed_storages(*bodies: Statement) -> frozenset[str]:
     """Names of private storages that buffers of different element dtypes view."""
     seen: dict[str, str] = {}
     mixed = set()
-    for node in walk(body):
+    for node in (node for body in bodies for node in walk(body)):
         for buffer in buffers_of(node):
             if buffer.scope in PRIVATE_SCOPES:
                 name = seen.setdefault(buffer.storage.name, buffer.dtype.element_name)

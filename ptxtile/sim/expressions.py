@@ -30,7 +30,8 @@ def evaluate(
     ``variables``: by name, arrays of shapes that broadcast together (Python numbers for uniform integers and bools).
     ``functions``: device functions that calls may name, in any order. Loads of global and shared memory are an error.
     """
-    executor = Executor(functions)
+    functions = tuple(functions)
+    executor = Executor(functions, mixed_storages(*(function.body for function in functions)))
     executor.variables.update(variables or {})
     with np.errstate(all="ignore"):
         return np.asarray(as_array(executor.evaluate(expression), expression.dtype))
@@ -38,7 +39,8 @@ def evaluate(
 
 def call(function: Function, *arguments: Any, functions: Iterable[Function] = ()) -> np.ndarray:
     """The result of a device function on arrays in held form; ``functions`` are those that it calls."""
-    executor = Executor(functions, mixed_storages(function.body))
+    functions = (function, *functions)
+    executor = Executor(functions, mixed_storages(*(inner.body for inner in functions)))
     with np.errstate(all="ignore"):
         result = executor.call_function(function, list(arguments), 1, None)
         return np.asarray(as_array(result, function.result.dtype))

@@ -11,7 +11,7 @@ from ptxtile.errors import LaunchError, SimulationError
 from ptxtile.ir.program import Kernel, Program
 from ptxtile.ir.types import DType, parse_dtype
 from ptxtile.launch_record import KernelLaunch, KernelParameter, evaluate_size
-from ptxtile.sim.control_flow import interleave
+from ptxtile.sim.control_flow import interleave, mixed_storages
 from ptxtile.sim.dtypes import Value, constant_value
 from ptxtile.sim.machine import CtaGroup, KernelContext, run_to_completion
 from ptxtile.sim.memory import GlobalTensor
@@ -108,7 +108,8 @@ def _context(
             tensor_maps[parameter.name] = TensorMap(record, memory[record.tensor], symbols)
         else:
             variables[parameter.name] = _scalar(parameter, scalars, symbols)
-    return KernelContext(program, kernel, grid, launch.shared_bytes, pointers, tensor_maps, variables)
+    mixed = mixed_storages(kernel.body, *(function.body for function in program.functions))
+    return KernelContext(program, kernel, grid, launch.shared_bytes, pointers, tensor_maps, variables, mixed)
 
 
 def _scalar(parameter: KernelParameter, scalars: Mapping[str, int | float], symbols: Mapping[str, int]) -> Value:

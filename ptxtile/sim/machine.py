@@ -20,12 +20,12 @@ from ptxtile.ir.program import Kernel, Program
 from ptxtile.ir.statements import Role, Specialized, Statement
 from ptxtile.ir.types import DType
 from ptxtile.sim.async_effects import EffectPolicy, ImmediateEffects
-from ptxtile.sim.control_flow import Coroutine, Executor, Wait, interleave, mixed_storages
+from ptxtile.sim.control_flow import Coroutine, Executor, Wait, interleave
 from ptxtile.sim.dtypes import Value, as_array
 from ptxtile.sim.masks import Mask
 from ptxtile.sim.memory import GlobalTensor, SharedMemory
 from ptxtile.sim.rules import RULES
-from ptxtile.sim.rules.barriers import NamedBarrier
+from ptxtile.sim.rules.barriers import WARP, NamedBarrier
 from ptxtile.sim.rules.mbarriers import Mbarrier
 from ptxtile.sim.tensor_maps import TensorMap
 
@@ -33,7 +33,7 @@ from ptxtile.sim.tensor_maps import TensorMap
 @dataclass(frozen=True, slots=True)
 class KernelContext:
     """What all CTAs of a launch share. ``tensors`` and ``tensor_maps`` are those that the kernel has as parameters;
-    ``variables`` its scalar parameters; ``grid`` is (x, y, z)."""
+    ``variables`` its scalar parameters; ``grid`` is (x, y, z); ``mixed``: private storages viewed with several dtypes."""
 
     program: Program
     kernel: Kernel
@@ -42,6 +42,7 @@ class KernelContext:
     tensors: Mapping[str, GlobalTensor]
     tensor_maps: Mapping[str, TensorMap]
     variables: Mapping[str, Value]
+    mixed: frozenset[str]
 
 
 class CtaGroup:
@@ -84,7 +85,7 @@ class CtaGroup:
     def run(self) -> Coroutine:
         """The coroutine of all threads of these CTAs."""
         kernel = self.context.kernel
-        threads = Threads(self, kernel.name, 0, kernel.threads, mixed_storages(kernel.body))
+        threads = Threads(self, kernel.name, 0, kernel.threads, self.context.mixed)
         threads.variables.update(self.context.variables)
         threads.variables.update(self.block_variables())
         threads.variables[kernel.thread.name] = np.arange(kernel.threads, dtype=np.int32)[None, :]
@@ -128,6 +129,13 @@ class Threads(Executor):
         value = np.asarray(as_array(self.evaluate(expression, mask), expression.dtype)).astype(np.int64)
         cta, lane = self.active_lanes(mask)
         return np.broadcast_to(value, (self.group.ctas, self.lanes))[cta, lane]
+
+    def divided_warps(self, holds: Mask, fails: Mask) -> np.ndarray:
+        warps = -(-self.lanes // WARP)
+        lanes = np.zeros((2, self.group.ctas, warps * WARP), dtype=bool)
+        lanes[0, :, : self.lanes], lanes[1, :, : self.lanes] = holds, fails
+        both = lanes.reshape(2, self.group.ctas, warps, WARP).any(axis=3).all(axis=0)
+        return np.repeat(both, WARP, axis=1)[:, : self.lanes]
 
     # Memory -----------------------------------------------------------------------------------------------------
 

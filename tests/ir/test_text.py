@@ -14,12 +14,13 @@ from ptxtile.ir import expressions as ir
 from ptxtile.ir import text
 from ptxtile.ir.buffers import Scope, Storage, allocate
 from ptxtile.ir.expressions import Const, Var, constant
+from ptxtile.ir.gpu_ops import MbarrierArrive
 from ptxtile.ir.layouts import Fragment, Layout, SharedLayout, Swizzle
 from ptxtile.ir.parser import names_in, parse_expression, parse_program, parse_statement
 from ptxtile.ir.printer import print_node, print_program
-from ptxtile.ir.statements import Allocate, For, If, LoopKind, Seq, Store
+from ptxtile.ir.statements import Allocate, For, If, Let, LoopKind, Seq, Store, seq
 from ptxtile.ir.tile_ops import Copy, CopyPath, Region
-from ptxtile.ir.types import BY_NAME, float16, float32, float64, int32, int64, uint8
+from ptxtile.ir.types import BY_NAME, float16, float32, float64, int32, int64, uint8, uint64
 from tests.ir.sample_programs import (
     BUFFERS,
     NAMES,
@@ -152,6 +153,26 @@ def test_integer_limits_read_back(dtype):
 def test_declarations_read_back(buffer):
     node = Allocate(buffer)
     assert parse_statement(print_node(node)) == node
+
+
+def with_alias():
+    """A gpu-stage kernel that reads its shared tile through another name, and a barrier that nothing allocates."""
+    program = gpu_program()
+    kernel = program.kernels[0]
+    shared = kernel.body.statements[0].buffer
+    flat = replace(shared, name="A_flat", dtype=int32, shape=(4096,), strides=(1,))
+    reads = [Let(Var(f"r{n}", int32), ir.load(flat, (constant(n),))) for n in range(2)]
+    x_is_zero = kernel.thread.eq(0)
+    wait = MbarrierArrive(allocate("elsewhere", Scope.BARRIER, uint64, (1,)), zero())
+    return replace(program, kernels=(replace(kernel, body=seq(kernel.body, If(x_is_zero, wait), *reads)),))
+
+
+def test_a_buffer_that_no_statement_declares_has_an_alias_line():
+    printed = print_program(with_alias())
+    lines = [line.strip() for line in printed.splitlines()]
+    assert lines.count('A_flat = alias(int32, (4096,), "A_shared")') == 1
+    assert lines.count("elsewhere = alias_barrier(uint64, (1,))") == 1
+    assert parse_program(printed) == with_alias()
 
 
 def test_constant_sizes_stay_constants():

@@ -98,6 +98,8 @@ fill(F, float32(0.0))
 copy(S[3, 0].tile(1, 4), X)"""
 
 LEGAL_GPU = """\
+Z = alias(int32, (4096,), "S")
+R[0] = cast(Z[0], float32)
 R[0] = twice(fma(R[1], A[cast(thread, int64)], A[0]))
 R.x4[0] = S.x4[thread * 4]
 b: int32 = bitcast(R[0], int32)
@@ -242,6 +244,7 @@ BROKEN = [
     (2, lambda: gpu("pass", header=A_MAP.replace("B_map", "A_map") + "strides=(256,), box=(32, 64))")),
     (3, two_versions),
     (3, lambda: tile('V = view_shared(float32, (4,), storage_name="S", storage_size=128)')),
+    (3, lambda: gpu('Z = alias_shared(int32, (4,), storage_name="S", storage_size=64)\nR[0] = cast(Z[0], float32)')),
     (4, lambda: tile("if bx < 1:\n    y: int32 = 1\nL[()] = y")),
     (4, lambda: tile("for i in serial(0, 3):\n    pass\nL[()] = i")),
     (4, lambda: with_value(Var("nowhere", int32))),
@@ -251,6 +254,8 @@ BROKEN = [
     (6, lambda: tile("if bx < 1:\n    Z = allocate_local(int32, (1,))\nL[()] = Z[0]")),
     (6, lambda: tile('V = view_shared(float32, (4,), storage_name="elsewhere")')),
     (6, lambda: tile('Z = allocate_shared(float32, (64, 64), storage_name="S")')),
+    (6, lambda: gpu("Z = alias_barrier(uint64, (1,))\nmbarrier_arrive(barrier=Z, index=0)")),
+    (6, lambda: tile('Z = alias(int32, (4,), "S")\nL[()] = Z[0]')),
     (7, lambda: with_value(Const(1.0, int32))),
     (7, lambda: with_value(Const(1, float32))),
     (7, lambda: with_value(Const(256, uint8))),

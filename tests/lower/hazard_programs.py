@@ -12,7 +12,7 @@ from ptxtile.ir.expressions import Expr, Var, binary, constant, load
 from ptxtile.ir.program import Kernel, Program, TensorParameter
 from ptxtile.ir.rewrite import walk
 from ptxtile.ir.statements import For, If, LoopKind, Specialized, Statement, Store, seq
-from ptxtile.ir.types import DType, float32, int32
+from ptxtile.ir.types import DType, int32
 from ptxtile.launch_record import TensorMapRecord
 from ptxtile.lower import insert_synchronization, place_shared_memory
 from ptxtile.lower.options import Options
@@ -59,10 +59,14 @@ def read(buffer: Buffer, index: Expr | int, lanes: int = 1) -> Expr:
 
 def write(buffer: Buffer, index: Expr | int, value: Expr | int, line: int = 0) -> Store:
     index = index if isinstance(index, Expr) else number(index)
-    return Store(buffer, (index,), value if isinstance(value, Expr) else number(value), location=at(line) if line else None)
+    return Store(
+        buffer, (index,), value if isinstance(value, Expr) else number(value), location=at(line) if line else None
+    )
 
 
-def loop(name: str, stop: Expr | int, body, kind: LoopKind = LoopKind.SERIAL, start: int = 0, step: int = 1, **options) -> For:
+def loop(
+    name: str, stop: Expr | int, body, kind: LoopKind = LoopKind.SERIAL, start: int = 0, step: int = 1, **options
+) -> For:
     """``body``: a function from the loop variable to a statement, or a statement."""
     var = Var(name, int32)
     inside = body if isinstance(body, Statement) else body(var)
@@ -81,7 +85,8 @@ def elected(thread: int, *statements: Statement) -> If:
 def program(
     *body: Statement, threads: int = 32, tensors: tuple[Buffer, ...] = (), alias: tuple[str, ...] = (), maps=()
 ) -> Program:
-    """``alias``: tensors that may overlap. ``maps``: (name, tensor, box elements) of one-dimensional tensor maps, int32."""
+    """``alias``: tensors that may overlap. ``maps``: (name, tensor, box elements) of one-dimensional tensor maps,
+    int32."""
     parameters = tuple(TensorParameter(t, alias_group=0 if t.name in alias else None) for t in tensors)
     kernel = Kernel("kernel", (1, 1, 1), threads, BLOCKS, THREAD, seq(*body), threads)
     records = tuple(TensorMapRecord(n, t, "int32", (1 << 16,), (), (box,)) for n, t, box in maps)
@@ -148,5 +153,3 @@ def offsets(p: Program) -> dict[str, int]:
 
 def plus(left: Expr, right: Expr | int) -> Expr:
     return binary("add", left, right)
-
-

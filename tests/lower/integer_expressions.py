@@ -1,12 +1,13 @@
 """Random integer expressions over bounded variables, and their evaluation with Python integers.
 
-The evaluator is written from the semantics in ``ptxtile.ir.expressions`` and shares nothing with the analysis under test.
+The evaluator is written from the semantics in ``ptxtile.ir.expressions`` and shares nothing with what is tested.
 """
 
 from __future__ import annotations
 
 import random
 from dataclasses import dataclass, field
+from typing import Self
 
 from ptxtile.ir.analysis import Analyzer
 from ptxtile.ir.expressions import (
@@ -27,7 +28,6 @@ from ptxtile.ir.expressions import (
     select,
 )
 from ptxtile.ir.types import DType, Kind, int8, int32, int64, uint8, uint32
-
 
 Memory = dict[str, list[int]]
 
@@ -144,7 +144,7 @@ class Space:
     constant_divisors: float = 0.85
 
     @classmethod
-    def random(cls, seed: int) -> Space:
+    def random(cls, seed: int) -> Self:
         rng = random.Random(seed)
         space = cls(rng)
         for number in range(rng.randint(1, 4)):
@@ -185,7 +185,9 @@ class Space:
         rng = self.rng
         if depth == 0 or rng.random() < 0.1:
             if rng.random() < 0.3:
-                return constant(rng.choice([0, 1, 2, 3, 4, 5, 8, 16, 63, 64, -1, -2, -4, 2**31 - 1, -(2**31), 7]), dtype)
+                return constant(
+                    rng.choice([0, 1, 2, 3, 4, 5, 8, 16, 63, 64, -1, -2, -4, 2**31 - 1, -(2**31), 7]), dtype
+                )
             return cast(self.leaf(), dtype)
         kind = rng.randrange(20)
         if kind < 6:

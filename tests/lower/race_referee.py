@@ -1,9 +1,10 @@
 """An independent referee: runs a gpu-stage kernel thread by thread and reports races from vector clocks.
 
-Threads are generators that yield events in program order; barriers join clocks; a TMA operation is an agent of its own that
-starts with its issuer's clock and is joined by whoever waits for it. A load completes its mbarrier at once. Two accesses of one byte, one a write, by different
-agents must be ordered by the clocks, except those of one statement in one iteration (all threads store the same value).
-A generic write before a TMA access needs a proxy fence of the writer in between.
+Threads are generators that yield events in program order; barriers join clocks; a TMA operation is an agent of its own
+that starts with its issuer's clock and is joined by whoever waits for it. A load completes its mbarrier at once. Two
+accesses of one byte, one a write, by different agents must be ordered by the clocks, except those of one statement in
+one iteration (all threads store the same value). A generic write before a TMA access needs a proxy fence of the writer
+in between.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ptxtile.ir import gpu_ops as g
-from ptxtile.ir.buffers import Scope
+from ptxtile.ir.buffers import Buffer, Scope
 from ptxtile.ir.expressions import Binary, Cast, Compare, Const, Expr, Load, LogicalAnd, LogicalOr, Select, Unary, Var
 from ptxtile.ir.program import Program
 from ptxtile.ir.rewrite import children
@@ -81,7 +82,8 @@ class Referee:
         self.shadow: dict[tuple, Shadow] = defaultdict(Shadow)
         self.mbarriers: dict[tuple[str, int], Mbarrier] = {}
         self.stores: list[tuple[int, int]] = []  # (agent, issuing thread)
-        self.private: list[dict] = [{} for _ in self.agents]
+        self.memory: dict[tuple, int | None] = {}  # values by (memory, thread of private memory, byte); None: undefined
+        self.trace: dict[tuple, int | None] = {}  # (thread, statement and iteration) → value stored
         self.races: list[str] = []
 
     def run(self) -> list[str]:
@@ -174,8 +176,8 @@ class Referee:
                 place, stored = self.value(index, thread, env, where), self.value(value, thread, env, where)
                 width = value.dtype.bits * value.dtype.lanes // 8
                 self.touch(buffer, place * buffer.dtype.itemsize, width, thread, where, True)
-                if buffer.scope in (Scope.LOCAL, Scope.REGISTER):
-                    self.private[thread][buffer.storage.name, place] = stored
+                self.trace[thread, where] = stored
+                self.memory[self.address(buffer, place, thread)] = stored
             case g.BarSync(identifier, threads):
                 yield "barrier", identifier, threads
             case g.MbarrierWait(barrier, index, parity, _):
@@ -195,7 +197,7 @@ class Referee:
                 agent.fences[space].append(agent.time)
             case g.TmaLoad(name, _, buffer, offset, _, _) | g.TmaStore(name, _, buffer, offset):
                 loads = isinstance(node, g.TmaLoad)
-                tensor, size = self.boxes[name]
+                _, size = self.boxes[name]
                 base = self.value(offset, thread, env, where) * buffer.dtype.itemsize
                 number = len(self.agents)
                 self.agents.append(Agent({**agent.clock, number: 1}, 1))
@@ -218,7 +220,9 @@ class Referee:
                     if issuer == thread:
                         self.learn(thread, self.agents[number].clock)
 
-    def touch(self, buffer, start: int, width: int, agent: int, where: tuple, writes: bool, proxy: bool = False) -> None:
+    def touch(
+        self, buffer, start: int, width: int, agent: int, where: tuple, writes: bool, proxy: bool = False
+    ) -> None:
         if buffer.scope not in (Scope.SHARED, Scope.GLOBAL):
             return
         me = self.agents[agent]
@@ -251,6 +255,13 @@ class Referee:
             if not any(a[1] < time <= known for time in self.agents[a[0]].fences[space]):
                 self.races.append(f"{memory} byte {byte}: no proxy fence between {a} and {b}")
 
+    def address(self, buffer: Buffer, place: int, thread: int) -> tuple:
+        """Where an element's value is kept: accesses of one memory are taken to have one width."""
+        byte = place * buffer.dtype.itemsize
+        if buffer.scope is Scope.SHARED:
+            return "shared", byte + (buffer.storage.offset or 0)
+        return buffer.storage.name, byte, -1 if buffer.scope is Scope.GLOBAL else thread
+
     def value(self, expression: Expr, thread: int, env: dict, where: tuple) -> Any:
         match expression:
             case Const(value, _):
@@ -258,7 +269,8 @@ class Referee:
             case Var(name, _):
                 return thread if name == self.kernel.thread.name else env[name]
             case Binary(operator, left, right, _):
-                return BINARY[operator](self.value(left, thread, env, where), self.value(right, thread, env, where))
+                sides = self.value(left, thread, env, where), self.value(right, thread, env, where)
+                return None if None in sides else BINARY[operator](*sides)
             case Compare(operator, left, right, _):
                 return COMPARE[operator](self.value(left, thread, env, where), self.value(right, thread, env, where))
             case LogicalAnd(left, right, _):
@@ -276,10 +288,18 @@ class Referee:
                 place = self.value(index, thread, env, where)
                 size = dtype.bits * dtype.lanes // 8
                 self.touch(buffer, place * buffer.dtype.itemsize, size, thread, where, False)
-                return self.private[thread].get((buffer.storage.name, place), 0)
+                undefined = 0 if buffer.scope is Scope.LOCAL else None
+                return self.memory.get(self.address(buffer, place, thread), undefined)
         raise AssertionError(f"no rule for {type(expression).__name__} {list(children(expression))}")
 
 
 def races(program: Program, **values: int) -> list[str]:
     """Races of the program's kernel in one CTA; ``n``: the value of the symbol that loops may run to."""
-    return Referee(program, {"bx": 0, "by": 0, "bz": 0, "n": 2, **values}).run()
+    return referee(program, **values).races
+
+
+def referee(program: Program, **values: int) -> Referee:
+    """The referee after its run: also what every store stored."""
+    result = Referee(program, {"bx": 0, "by": 0, "bz": 0, "n": 2, **values})
+    result.run()
+    return result

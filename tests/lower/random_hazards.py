@@ -8,14 +8,29 @@ from ptxtile.ir.buffers import Buffer
 from ptxtile.ir.expressions import Expr, binary
 from ptxtile.ir.program import Program
 from ptxtile.ir.statements import If, Statement, seq
-from tests.lower.hazard_programs import THREAD, TRIPS, loop, number, plus, program, read, registers, shared, unrolled, write
+from tests.lower.hazard_programs import (
+    THREAD,
+    TRIPS,
+    loop,
+    number,
+    plus,
+    program,
+    read,
+    registers,
+    shared,
+    unrolled,
+    write,
+)
 
 VALUES = 2
 """Elements of a tile that each thread handles."""
 
 
 class Generator:
-    """One random program. Every store writes each element from one thread in one iteration of its own loop."""
+    """One random program. Every store writes each element from one thread in one iteration of its own loop.
+
+    ``conditions``: also conditions and loops that depend on a symbol or on the thread.
+    """
 
     def __init__(self, seed: int, threads: int, conditions: bool = True) -> None:
         self.random = random.Random(seed)
@@ -35,7 +50,8 @@ class Generator:
     def statement(self, depth: int) -> Statement:
         kind = self.random.random()
         if depth > 0 and kind < 0.3:
-            trips = self.random.choice([1, 2, 3, TRIPS])
+            choices: list[int | Expr] = [1, 2, 3]
+            trips = self.random.choice([*choices, TRIPS] if self.conditions else choices)
             inside = seq(*(self.statement(depth - 1) for _ in range(self.random.randint(1, 3))))
             return loop(self.name(), trips, inside)
         if depth > 0 and self.conditions and kind < 0.4:
@@ -70,4 +86,6 @@ class Generator:
 
     def any_map(self):
         first = self.bijection()
-        return self.random.choice([first, first, lambda v: binary("floordiv", first(v), number(2)), lambda v: number(3)])
+        return self.random.choice(
+            [first, first, lambda v: binary("floordiv", first(v), number(2)), lambda v: number(3)]
+        )

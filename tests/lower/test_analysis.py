@@ -1,4 +1,4 @@
-"""The analyzer against brute force: what it says about an expression holds for every assignment that the facts allow."""
+"""The analyzer against brute force: what it says of an expression holds for every assignment that the facts allow."""
 
 from __future__ import annotations
 
@@ -35,8 +35,15 @@ def samples(space: Space, analyzer: Analyzer, count: int = 40) -> list[dict[str,
     return possible
 
 
-def check(e, space: Space, analyzer: Analyzer, assignments) -> None:
+def bounds(e, analyzer: Analyzer) -> tuple[int, int]:
     lower, upper = analyzer.interval(e)
+    assert lower is not None
+    assert upper is not None
+    return lower, upper
+
+
+def check(e, space: Space, analyzer: Analyzer, assignments) -> None:
+    lower, upper = bounds(e, analyzer)
     modulus, remainder = analyzer.congruence(e)
     proven = analyzer.prove(e) if e.dtype.is_bool else None
     for values in assignments:
@@ -76,7 +83,7 @@ def test_bound_values_are_seen_through(seed):
     named = Var("named", int32)
     analyzer.bind_value(named, definition)
     e = Binary("add", Binary("mul", named, constant(4), int32), space.integer(2), int32)
-    lower, upper = analyzer.interval(e)
+    lower, upper = bounds(e, analyzer)
     modulus, remainder = analyzer.congruence(e)
     assert analyzer.prove(named.eq(definition)) is True
     for _ in range(20):

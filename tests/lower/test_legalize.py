@@ -149,7 +149,9 @@ def test_float_division_becomes_a_call():
     f, g = Var("f", float32), Var("g", float32)
     e = Binary("floormod", Binary("floordiv", f, g, float32), g, float32)
     result = legalize.run(program_of(e), SM_90A, Options())
-    calls = [part for part in subexpressions(result.kernels[0].body.value) if isinstance(part, Call)]
+    statement = result.kernels[0].body
+    assert isinstance(statement, Store)
+    calls = [part for part in subexpressions(statement.value) if isinstance(part, Call)]
     assert [c.function for c in calls] == [function.name for function in reversed(result.functions)]
     assert len(result.functions) == 2
 

@@ -144,11 +144,7 @@ else:
     C[2, 0] = float32(5.0)
 """
     assert simplified(body) == (
-        "C[0, 0] = float32(1.0)\n"
-        "if by >= 8:\n"
-        "    C[1, by] = float32(3.0)\n"
-        "if M <= 5:\n"
-        "    C[2, 0] = float32(5.0)"
+        "C[0, 0] = float32(1.0)\nif by >= 8:\n    C[1, by] = float32(3.0)\nif M <= 5:\n    C[2, 0] = float32(5.0)"
     )
 
 
@@ -226,10 +222,6 @@ def _specialized(body: str) -> str:
 
 
 # -------------------------------------------------------------------- random programs
-
-
-class _Return(Exception):
-    pass
 
 
 class _Leave(Exception):
@@ -336,7 +328,9 @@ class Statements(Space):
             return If(self.condition(1), self.block(depth - 1, in_loop), otherwise)
         var, step = self.fresh("k"), self.rng.choice([1, 1, 2, -1, 5])
         start = self.rng.choice([constant(0), constant(3), self.index()])
-        stop = self.rng.choice([constant(0), constant(1), constant(4), self.index(), Binary("add", start, constant(1), int32)])
+        stop = self.rng.choice(
+            [constant(0), constant(1), constant(4), self.index(), Binary("add", start, constant(1), int32)]
+        )
         self.variables.append(Variable(var, int32.minimum, int32.maximum))
         body = self.block(depth - 1, True)
         self.variables.pop()
@@ -353,15 +347,15 @@ def test_random_programs_compute_the_same(seed):
     inputs = list(statements.variables)
     body = statements.block(2, False)
     # the inputs are the kernel's block indices, of known range; P and Q may overlap
-    blocks = tuple((*(v.var for v in inputs), Var("by", int32), Var("bz", int32), Var("bx", int32))[:3])
-    kernel = Kernel("k", (8, 8, 8), 32, blocks, Var("thread", int32), body)
+    x, y, z, *_ = (*(v.var for v in inputs), Var("by", int32), Var("bz", int32), Var("bx", int32))
+    kernel = Kernel("k", (8, 8, 8), 32, (x, y, z), Var("thread", int32), body)
     p, q, d = statements.tensors
     parameters = (TensorParameter(p, alias_group=1), TensorParameter(q, alias_group=1), TensorParameter(d))
     original = Program("random", parameters, (kernel,))
     result = simplify.run(original, SM_90A, Options()).kernels[0].body
     rng = random.Random(seed)
     for _ in range(6):
-        values = {var.name: rng.randrange(8) for var in blocks}
+        values = {var.name: rng.randrange(8) for var in (x, y, z)}
         shared = [rng.randint(-9, 9) for _ in range(SIZE)]
         fresh = [rng.choice([rng.randint(-9, 9), 2**31 - 1, -(2**31)]) for _ in range(SIZE)]
         outcomes = []

@@ -1,4 +1,5 @@
-"""Barriers between generic accesses: each kind of hazard, loops and trip counts, divergence, thread counts, global memory."""
+"""Barriers between generic accesses: kinds of hazards, loops and trip counts, divergence, thread counts, global
+memory."""
 
 from __future__ import annotations
 
@@ -7,7 +8,8 @@ from dataclasses import replace
 import pytest
 
 from ptxtile.errors import LoweringError, ResourceError
-from ptxtile.ir.expressions import Var, binary, logical_and
+from ptxtile.ir.buffers import Buffer
+from ptxtile.ir.expressions import Expr, Var, binary, logical_and
 from ptxtile.ir.program import Program
 from ptxtile.ir.statements import Break, If, Let, Role, Specialized, Statement, While, seq
 from ptxtile.ir.types import int8, int32
@@ -38,16 +40,17 @@ S, T, R = shared("S", 64), shared("T", 64), registers("R")
 MIRROR = binary("sub", number(31), THREAD)
 
 
-def put(line: int = 1, buffer=S, index=THREAD) -> Statement:
+def put(line: int = 1, buffer: Buffer = S, index: Expr = THREAD) -> Statement:
     return write(buffer, index, THREAD, line)
 
 
-def get(line: int = 2, buffer=S, index=MIRROR, register: int = 0) -> Statement:
+def get(line: int = 2, buffer: Buffer = S, index: Expr = MIRROR, register: int = 0) -> Statement:
     return write(R, register, read(buffer, index), line)
 
 
 def check(p: Program, expected: str, *, trips: tuple[int, ...] = (0, 1, 2, 3)) -> Program:
-    """The outline after the pass is ``expected``; the referee finds races before it where it has barriers, none after."""
+    """The outline after the pass is ``expected``. The referee finds races before it if it has barriers, and none
+    after."""
     result = synchronized(p)
     assert outline(result) == expected
     for n in trips:
@@ -271,7 +274,9 @@ def test_role_after_common_code_is_ordered_by_the_whole_block() -> None:
     tile = shared("V", 128)
     mirror = binary("sub", number(127), THREAD)
     reads = write(R, 0, read(tile, mirror), 2)
-    p = program(write(tile, THREAD, 1, 1), Specialized((Role("a", 0, 64, reads), Role("b", 64, 64, put(3)))), threads=128)
+    p = program(
+        write(tile, THREAD, 1, 1), Specialized((Role("a", 0, 64, reads), Role("b", 64, 64, put(3)))), threads=128
+    )
     result = check(p, "S B a[S] b[S]")
     assert [b.id for b in barriers_of(result)] == [0]
 

@@ -44,7 +44,9 @@ MAPS = tuple((f"m{name}", f"T{name}", SIZE) for name in "ABC")
 TENSORS = tuple(tensor(f"T{name}") for name in "ABC")
 
 
-def tma_program(*statements: Statement, threads: int = 128, initialise: bool = True, alias: tuple[str, ...] = ()) -> Program:
+def tma_program(
+    *statements: Statement, threads: int = 128, initialise: bool = True, alias: tuple[str, ...] = ()
+) -> Program:
     start = (elected(0, g.MbarrierInit(BARS, number(0), 1), g.FenceMbarrierInit()), g.BarSync(0, threads))
     kept = start if initialise else ()
     return program(*kept, *statements, threads=threads, tensors=TENSORS, alias=alias, maps=MAPS)
@@ -231,7 +233,8 @@ def ring(releases: Statement, arrivals: int) -> Program:
     use = unrolled("v", 32, lambda v: write(R, v, read(A, rows(v)), 12))
     consume = lambda k: seq(g.MbarrierWait(full, number(0), k % 2, (A,)), use, releases)  # noqa: E731
     initialise = [
-        elected(0, g.MbarrierInit(b, number(0), count), g.FenceMbarrierInit()) for b, count in ((full, 1), (empty, arrivals))
+        elected(0, g.MbarrierInit(b, number(0), count), g.FenceMbarrierInit())
+        for b, count in ((full, 1), (empty, arrivals))
     ]
     roles = Specialized(
         (Role("consumer", 0, 128, loop("k", TRIPS, consume)), Role("producer", 128, 128, loop("j", TRIPS, load)))

@@ -51,11 +51,7 @@ def _host_text(module: ModuleWriter, triple: str) -> str:
     definitions = _conversions(text)
     text = re.sub(r"declare i\d+ @llvm\.nvvm\.[fd]2\w+\.rz.*\n", "", text)
     text = re.sub(r"@(llvm\.nvvm\.[fd]2\w+\.rz)\(", r'@"cvt.\1"(', text)
-    return (
-        f'target triple = "{triple}"\n'
-        + text.replace("define internal", "define").replace("alwaysinline", "")
-        + definitions
-    )
+    return f'target triple = "{triple}"\n' + text + definitions
 
 
 class HostFunctions:

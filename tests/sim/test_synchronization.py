@@ -239,6 +239,19 @@ def test_warps_go_on_past_a_branch_in_which_others_wait() -> None:
     assert out[64:128] == [values[(lane + 1) % 64] for lane in range(64)]
 
 
+def test_lanes_of_one_warp_meet_again_after_a_branch() -> None:
+    """One elected lane waits for the other warp, which has to go past the If to send; then a barrier of all."""
+    body = seq(
+        If(THREAD.eq(0), MbarrierInit(FULL, ZERO, 32)),
+        BarSync(0, 64),
+        If(THREAD.eq(3), seq(MbarrierWait(FULL, ZERO, ZERO), put(OUT, 99, get(OUT, 40) + 1))),
+        If(THREAD.ge(32), seq(put(OUT, THREAD, THREAD * 3), MbarrierArrive(FULL, ZERO))),
+        BarSync(0, 64),
+        put(OUT, THREAD + 128, get(OUT, 99)),
+    )
+    assert run(body, threads=64, grid=(2, 1, 1))[128:192].tolist() == [121] * 64
+
+
 def test_both_sides_of_an_if_wait_for_each_other() -> None:
     first = seq(MbarrierArrive(FULL, ZERO), MbarrierWait(EMPTY, ZERO, ZERO), put(OUT, THREAD, ONE))
     second = seq(MbarrierWait(FULL, ZERO, ZERO), MbarrierArrive(EMPTY, ZERO), put(OUT, THREAD, number(2)))

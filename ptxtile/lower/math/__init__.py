@@ -1,7 +1,7 @@
 """The mathematical functions of the language as device functions in IR arithmetic.
 
-Integer operations, IEEE addition, multiplication, division and square root, ``fma``, and selects: the simulator and the card
-run the same algorithm and give the same bits. One file per family; coefficients.py is generated.
+Integer operations, IEEE addition, multiplication, division and square root, ``fma``, and selects: the simulator and the
+card run the same algorithm and give the same bits. One file per family; coefficients.py is generated.
 
     build("sin", float32)         the device function math_sin_float32
     closure("sin", float32)       it and what it calls, callees first

@@ -1,9 +1,9 @@
 """The error bound of every function: the largest distance, in ulp, between a result and the correctly rounded one.
 
 Source: CUDA C++ Programming Guide, «Mathematical Functions Appendix», tables «Single-Precision» and «Double-Precision
-Mathematical Standard Library Functions with Maximum ULP Error», which define the error this way. sigmoid is not in them; its
-bound is that of a quotient of numbers within 1 ulp. float16 and bfloat16 results are float32 results rounded once, so that
-they differ from the correctly rounded ones only where those lie next to the middle of two numbers: 1 ulp.
+Mathematical Standard Library Functions with Maximum ULP Error», which define the error this way. sigmoid is not in
+them; its bound is that of a quotient of numbers within 1 ulp. float16 and bfloat16 results are float32 results rounded
+once, so that they differ from the correctly rounded ones only where those lie next to the middle of two numbers: 1 ulp.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ from ptxtile.ir.expressions import (
     unary,
 )
 from ptxtile.ir.program import Function
-from ptxtile.ir.statements import Allocate, If, Let, Seq, Statement, Store, While
+from ptxtile.ir.statements import Allocate, For, If, Let, LoopKind, Seq, Statement, Store
 from ptxtile.ir.types import DType, float32, float64, int32, int64, uint32, uint64
 from ptxtile.lower.math.coefficients import CONSTANTS, POLYNOMIALS
 
@@ -105,7 +105,8 @@ class Variable:
 
 
 class FunctionBuilder:
-    """Collects the body of the function ``name`` for ``dtype``; the device function is called ``math_<name>_<dtype>``."""
+    """Collects the body of the function ``name`` for ``dtype``; the device function is called
+    ``math_<name>_<dtype>``."""
 
     def __init__(self, name: str, dtype: DType, *parameters: str, types: Sequence[DType] | None = None) -> None:
         self.name = function_name(name, dtype)
@@ -168,13 +169,17 @@ class FunctionBuilder:
         self.append(If(last.condition, last.then, Seq(tuple(inside))))
 
     @contextmanager
-    def loop_while(self, condition: Expr) -> Iterator[None]:
+    def loop(self, name: str, count: Expr) -> Iterator[Var]:
+        """The statements inside run ``count`` times, with the variable 0, 1, …"""
+        var = Var(self.unique(name), count.dtype)
         with self._block() as inside:
-            yield
-        self.append(While(condition, Seq(tuple(inside))))
+            yield var
+        self.append(For(var, constant(0, count.dtype), count, 1, LoopKind.SERIAL, Seq(tuple(inside))))
 
-    def finish(self, result: Expr) -> Function:
-        return Function(self.name, tuple(self._parameters.values()), Seq(tuple(self._statements)), result)
+    def finish(self, result: Expr, out_of_line: bool = False) -> Function:
+        """The function; ``out_of_line`` for a rare path that its callers should not inline."""
+        body = Seq(tuple(self._statements))
+        return Function(self.name, tuple(self._parameters.values()), body, result, out_of_line)
 
     # --- expressions -------------------------------------------------------------------------------------------------
 

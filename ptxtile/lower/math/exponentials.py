@@ -22,8 +22,8 @@ def nearest_integer(b: FunctionBuilder, x: Expr, factor: float | None, exponent:
 def scale(b: FunctionBuilder, value: Expr, n: Expr, shifted: Expr) -> Expr:
     """value·2^(n + exponent), n within twice the exponent range: two factors 2^⌊n/2⌉ and the rest, made by shifts.
 
-    The low bits of ``half`` are bias + n/2, those of the difference bias + rest: moved into the exponent field, the bits
-    above them fall off.
+    The low bits of ``half`` are bias + n/2, those of the difference bias + rest: moved into the exponent field, the
+    bits above them fall off.
     """
     half = b.let("half", b.fma(n, 0.5, b.format.rounding_shift + b.format.bias))
     first = b.number(b.bits(half) << b.format.mantissa_bits)
@@ -37,7 +37,8 @@ def exp_limits(dtype: DType) -> tuple[float, float]:
 
 
 def reduce_by_ln2(b: FunctionBuilder, x: Expr, exponent: int = 0) -> tuple[Expr, Expr, Expr]:
-    """r = x − n·ln 2, with n and ``shifted`` of :func:`nearest_integer`. The first product is exact: ln 2 is short there."""
+    """r = x − n·ln 2, with n and ``shifted`` of :func:`nearest_integer`. The first product is exact: ln 2 is short
+    there."""
     n, shifted = nearest_integer(b, x, b.split("log2_e")[0], exponent)
     ln2_high, ln2_low = b.split("ln2")
     r = b.let("r", b.fma(n, -ln2_low, b.fma(n, -ln2_high, x)))

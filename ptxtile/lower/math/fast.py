@@ -1,7 +1,7 @@
 """``fast_math``: float32 functions as the card's approximate instructions, with the scaling that their bases need.
 
-Subnormal arguments and results are flushed. The documented errors (CUDA C++ Programming Guide, «Intrinsic Functions»; PTX
-ISA, «Floating Point Instructions»): see :data:`ERRORS`.
+Subnormal arguments and results are flushed. The documented errors (CUDA C++ Programming Guide, «Intrinsic Functions»;
+PTX ISA, «Floating Point Instructions»): see :data:`ERRORS`.
 """
 
 from __future__ import annotations

@@ -17,7 +17,8 @@ def _subtracted_from(b: FunctionBuilder, constant: str, small: Expr) -> Expr:
 
 
 def _arcsine_parts(b: FunctionBuilder, x: Expr) -> tuple[Expr, Expr]:
-    """(whether |x| ≤ ½, p): p = asin(|x|) there, else asin(√((1 − |x|)/2)), which is half of acos(|x|). NaN for |x| > 1."""
+    """(whether |x| ≤ ½, p): p = asin(|x|) there, else asin(√((1 − |x|)/2)), which is half of acos(|x|). NaN for |x| >
+    1."""
     magnitude = b.let("magnitude", b.absolute(x))
     near = b.let("near", magnitude.le(0.5))
     half = b.let("half", b.fma(magnitude, -0.5, 0.5))

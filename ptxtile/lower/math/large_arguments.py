@@ -1,8 +1,9 @@
 """Reduction of huge arguments modulo π/2 (M. Payne, R. Hanek, «Radian reduction for trigonometric functions», 1983).
 
-|x| = M·2^e with an integer mantissa M. Only a window of the bits of 2/π matters: higher ones contribute multiples of four
-quarter turns, lower ones too little. Three words of the window times M, modulo four quarter turns, are the quadrant and the
-fraction as one fixed-point number. The window is chosen by a tree of selects, so that no local memory is needed.
+|x| = M·2^e with an integer mantissa M. Only a window of the bits of 2/π matters: higher ones contribute multiples of
+four quarter turns, lower ones too little. Three words of the window times M, modulo four quarter turns, are the
+quadrant and the fraction as one fixed-point number. The window is chosen by a tree of selects, so that no local memory
+is needed.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from ptxtile.lower.math.builder import FunctionBuilder
 from ptxtile.lower.math.coefficients import CONSTANTS, WORDS
 
 Angle = tuple[Expr, Expr, Expr]
-"""(r_high, r_low, quadrant): |x| = quadrant·π/2 + r_high + r_low modulo 2π, |r| ≤ π/4; the quadrant is an integer of the
-format's width of which the low two bits count."""
+"""(r_high, r_low, quadrant): |x| = quadrant·π/2 + r_high + r_low modulo 2π, |r| ≤ π/4; the quadrant is an integer of
+the format's width of which the low two bits count."""
 
 
 def reduce_large(b: FunctionBuilder, magnitude: Expr) -> Angle:
@@ -23,7 +24,8 @@ def reduce_large(b: FunctionBuilder, magnitude: Expr) -> Angle:
 
 
 def _choose_window(b: FunctionBuilder, words: list[Expr], index: Expr, count: int) -> list[Expr]:
-    """words[index : index + count] by halving: each bit of ``index``, highest first, drops the words that it rules out."""
+    """words[index : index + count] by halving: each bit of ``index``, highest first, drops the words that it rules
+    out."""
     for bit in reversed(range((len(words) - count).bit_length())):
         step = 1 << bit
         skip = b.let("skip", (index & step).ne(0))
@@ -35,8 +37,8 @@ def _choose_window(b: FunctionBuilder, words: list[Expr], index: Expr, count: in
 def _window(b: FunctionBuilder, unsigned: DType, exponent: Expr) -> list[Expr]:
     """Three words of 2/π that start at the bit whose product with the mantissa's last bit weighs 2^(2 − 3·width).
 
-    With x = M·2^(exponent + 1 − width) and 2/π = Σ bit_i·2^−i, bits before i = exponent − width contribute multiples of 4.
-    A word of zeros in front makes that position exponent − 1, never negative.
+    With x = M·2^(exponent + 1 − width) and 2/π = Σ bit_i·2^−i, bits before i = exponent − width contribute multiples
+    of 4. A word of zeros in front makes that position exponent − 1, never negative.
     """
     width = unsigned.bits
     count = 18 if unsigned == uint64 else 6  # enough for the largest exponent: 1023, 127

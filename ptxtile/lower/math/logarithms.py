@@ -24,7 +24,8 @@ def normalise(b: FunctionBuilder, x: Expr) -> tuple[Expr, Expr]:
 
 
 def split_exponent(b: FunctionBuilder, x: Expr, origin: int) -> tuple[Expr, Expr]:
-    """(n·2^mantissa_bits as an integer, m): x = 2^n·m with m between the number of pattern ``origin`` and its double."""
+    """(n·2^mantissa_bits as an integer, m): x = 2^n·m with m between the number of pattern ``origin`` and its
+    double."""
     fmt = b.format
     field = b.let("field", (b.bits(x) - origin) & -(1 << fmt.mantissa_bits))
     return field, b.let("m", b.number(b.bits(x) - field))

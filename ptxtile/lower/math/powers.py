@@ -1,7 +1,7 @@
 """pow, rsqrt, hypot.
 
-pow(x, y) = 2^(y·log2|x|). The logarithm is an unevaluated sum of two numbers of relative error about 2^-(p + 12) (p: the
-format's precision), because its error is multiplied by up to the largest exponent of a result.
+pow(x, y) = 2^(y·log2|x|). The logarithm is an unevaluated sum of two numbers of relative error about 2^-(p + 12)
+(p: the format's precision), because its error is multiplied by up to the largest exponent of a result.
 """
 
 from __future__ import annotations

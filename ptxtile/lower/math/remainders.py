@@ -9,7 +9,8 @@ from ptxtile.lower.math.builder import INFINITY, NAN, FunctionBuilder
 
 
 def fmod(dtype: DType) -> Function:
-    """x − n·y with n = trunc(x/y). One fma while the quotient has at most the format's precision, else long division."""
+    """x − n·y with n = trunc(x/y). One fma while the quotient has at most the format's precision, else long
+    division."""
     b = FunctionBuilder("fmod", dtype, "x", "y")
     x, y = b.parameter("x"), b.parameter("y")
     size, divisor = b.let("size", b.absolute(x)), b.let("divisor", b.absolute(y))
@@ -35,8 +36,8 @@ def _mantissa_and_exponent(b: FunctionBuilder, x: Expr) -> tuple[Expr, Expr]:
 
 
 def fmod_large(dtype: DType) -> Function:
-    """fmod of numbers ≥ 0 with a large quotient, or with arguments that have none: long division, as many bits a step as
-    64-bit integers allow."""
+    """fmod of numbers ≥ 0 with a large quotient, or with arguments that have none: long division, as many bits a step
+    as 64-bit integers allow."""
     b = FunctionBuilder("fmod_large", dtype, "x", "y")
     x, y = b.parameter("x"), b.parameter("y")
     valid = logical_and(x.lt(INFINITY), y.gt(0.0))
@@ -48,17 +49,16 @@ def fmod_large(dtype: DType) -> Function:
         divisor, divisor_exponent = _mantissa_and_exponent(b, y)
         rest = b.variable("rest", uint64)
         rest.set(binary("truncmod", mantissa, divisor))
-        left = b.variable("left", int32)
-        left.set(exponent - divisor_exponent)
-        with b.loop_while(left.value.gt(0)):
-            step = b.let("step", binary("min", left.value, most))
+        places = b.let("places", exponent - divisor_exponent)
+        with b.loop("round", binary("truncdiv", places + (most - 1), most)) as done:
+            step = b.let("step", binary("min", places - done * most, most))
             rest.set(binary("truncmod", rest.value << cast(step, uint64), divisor))
-            left.set(left.value - step)
         # rest·2^(divisor_exponent − bias − mantissa_bits), exact, by two factors that are normal numbers.
         power = b.let("power", divisor_exponent - (b.format.bias + b.format.mantissa_bits))
         half = b.let("half", power >> 1)
         first, second = (
-            b.number(cast(part + b.format.bias, b.format.signed) << b.format.mantissa_bits) for part in (half, power - half)
+            b.number(cast(part + b.format.bias, b.format.signed) << b.format.mantissa_bits)
+            for part in (half, power - half)
         )
         result.set(cast(rest.value, dtype) * first * second)
-    return b.finish(result.value)
+    return b.finish(result.value, out_of_line=True)

@@ -1,8 +1,9 @@
 """sin, cos, tan.
 
-x = n·π/2 + r with |r| ≤ π/4. Up to a limit, n·π/2 is subtracted in three parts with fma (W. Cody, W. Waite, «Software Manual
-for the Elementary Functions», 1980): the first step is exact, since x and n·(first part) are multiples of the same power of
-two and their difference is below 1. Larger arguments go to a function of their own (:mod:`large_arguments`).
+x = n·π/2 + r with |r| ≤ π/4. Up to a limit, n·π/2 is subtracted in three parts with fma (W. Cody, W. Waite, «Software
+Manual for the Elementary Functions», 1980): the first step is exact, since x and n·(first part) are multiples of the
+same power of two and their difference is below 1. Larger arguments go to a function of their own
+(:mod:`large_arguments`).
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from ptxtile.lower.math.builder import INFINITY, FunctionBuilder
 from ptxtile.lower.math.large_arguments import Angle, reduce_large
 
 LIMIT = {"float32": 105000.0, "float64": 2.0**30}
-"""Up to here the part of π/2 that the three constants leave out matters less than 2^-10 ulp of the smallest r there is."""
+"""Up to here the part of π/2 that the three constants leave out matters less than 2^-10 ulp of the smallest r there
+is."""
 
 
 def reduce_small(b: FunctionBuilder, x: Expr, pair: bool = False) -> Angle:
@@ -75,7 +77,7 @@ def _large(name: str, dtype: DType) -> Function:
     else:
         of_magnitude = sine_of(b, angle, 0) if name == "sin" else tangent_of(b, angle)
         result = b.flip_sign(of_magnitude, b.sign_of(x))
-    return b.finish(b.select(magnitude.lt(INFINITY), result, x - x))
+    return b.finish(b.select(magnitude.lt(INFINITY), result, x - x), out_of_line=True)
 
 
 def _trigonometric(name: str, dtype: DType) -> Function:

@@ -1,0 +1,43 @@
+"""ptxtile: a tile-kernel language in Python whose compiler goes straight to PTX.
+
+``import ptxtile`` is light: the compiler, torch and the CUDA bindings are loaded when they are first needed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from ptxtile import errors, language
+    from ptxtile.jit import JITFactory, JITFunction, compile, jit
+    from ptxtile.kernel import JITKernel
+    from ptxtile.pass_configs import PassConfigKey
+
+_WHERE = {
+    "JITFactory": "ptxtile.jit",
+    "JITFunction": "ptxtile.jit",
+    "compile": "ptxtile.jit",
+    "jit": "ptxtile.jit",
+    "JITKernel": "ptxtile.kernel",
+    "PassConfigKey": "ptxtile.pass_configs",
+}
+_MODULES = ("errors", "language")
+
+
+def __getattr__(name: str) -> Any:
+    import importlib
+
+    if name in _MODULES:
+        return importlib.import_module(f"ptxtile.{name}")
+    if name not in _WHERE:
+        raise AttributeError(f"module 'ptxtile' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_WHERE[name]), name)
+    globals()[name] = value
+    return value
+
+
+__all__ = [
+    "JITFactory", "JITFunction", "JITKernel", "PassConfigKey", "__version__", "compile", "errors", "jit", "language",
+]  # fmt: skip

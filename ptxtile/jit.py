@@ -1,0 +1,335 @@
+"""``@ptxtile.jit`` and ``ptxtile.compile``: from a decorated function to kernels."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import sys
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
+from functools import update_wrapper
+from types import ModuleType
+from typing import Any
+
+from ptxtile.errors import ArgumentError, TraceError
+from ptxtile.frontend.functions import PrimFunc, UserFunction
+from ptxtile.frontend.locations import user_location
+from ptxtile.frontend.rewrite_source import definition_location
+from ptxtile.frontend.trace import runtime_parameters
+from ptxtile.kernel import JITKernel, Settings, without_our_frames
+from ptxtile.lower.options import Options
+from ptxtile.pass_configs import options_from
+
+
+def _frozen(value: Any) -> Any:
+    """A hashable stand-in for a Python argument; type and value both count (1, 1.0 and True are different)."""
+    if isinstance(value, (list, tuple)):
+        return (type(value).__name__, *map(_frozen, value))
+    if isinstance(value, dict):
+        return ("dict", *((_frozen(k), _frozen(v)) for k, v in value.items()))
+    if isinstance(value, (set, frozenset)):
+        return ("set", frozenset(map(_frozen, value)))
+    try:
+        hash(value)
+    except TypeError:
+        return (type(value).__name__, id(value))
+    return (type(value), value)
+
+
+class JITFunction:
+    """A function in the eager form: its tensors are annotated in its body, and a call compiles and runs it."""
+
+    def __init__(self, function: UserFunction, settings: Settings) -> None:
+        self.function = function
+        self.settings = settings
+        self._kernels: dict[Any, JITKernel] = {}
+        self._keep: list[Any] = []
+        self._names: tuple[tuple[str, bool, Any], ...] | None = None
+        update_wrapper(self, function.function)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        try:
+            kernel, runtime = self._split(args, kwargs)
+            return kernel._call(runtime, {})
+        except Exception as error:
+            raise without_our_frames(error) from error.__cause__
+
+    def compile(self, **arguments: Any) -> JITKernel:
+        """A kernel without a call. ``arguments``: values of ``T.const`` sizes and Python arguments, by name.
+
+        Tensor arguments may be given too; then sizes are solved from them.
+        """
+        try:
+            return self._compile(arguments)
+        except Exception as error:
+            raise without_our_frames(error) from error.__cause__
+
+    def _compile(self, arguments: dict[str, Any]) -> JITKernel:
+        names = self._parameters()
+        python = {name: arguments[name] for name, runtime, _ in names if not runtime and name in arguments}
+        sizes = {name: value for name, value in arguments.items() if name not in {n for n, _, _ in names}}
+        kernel = self._kernel(self._with_defaults(python))
+        unknown = [name for name in sizes if name not in kernel.signature.constants]
+        if unknown:
+            raise ArgumentError(
+                f"{self.function.function.__name__} has no size or argument {unknown[0]!r}",
+                expected=", ".join((*kernel.signature.constants, *(n for n, runtime, _ in names if not runtime)))
+                or "none",
+                got=unknown[0],
+            )
+        fixed = JITKernel(self.function, kernel.python_arguments, self.settings, constants=sizes)
+        fixed.__dict__["signature"] = kernel.signature
+        tensors = [arguments[name] for name, runtime, _ in names if runtime and name in arguments]
+        if tensors:
+            import torch
+
+            device = next((t.device for t in tensors if isinstance(t, torch.Tensor)), torch.device("cpu"))
+            fixed._latest = fixed._variant_for(tuple(tensors), {}, device.type, device.index)
+        fixed.variant.compiled()
+        return fixed
+
+    def _parameters(self) -> tuple[tuple[str, bool, Any], ...]:
+        """(name, whether calls pass it at run time, default) of each parameter."""
+        if self._names is None:
+            runtime = set(runtime_parameters(self.function))
+            self._names = tuple(
+                (name, name in runtime, parameter.default)
+                for name, parameter in self.function.python_signature.parameters.items()
+            )
+            for name, parameter in self.function.python_signature.parameters.items():
+                if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+                    raise TraceError(
+                        f"the parameter *{name} of {self.function.function.__name__}", location=self.function.rewritten.location,
+                        expected="named parameters",
+                    )  # fmt: skip
+        return self._names
+
+    def _split(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[JITKernel, tuple[Any, ...]]:
+        """The kernel for the Python arguments of a call, and its run-time arguments in order."""
+        names = self._parameters()
+        if len(args) > len(names):
+            raise ArgumentError(
+                f"{self.function.function.__name__}: too many arguments",
+                expected=f"at most {len(names)}",
+                got=str(len(args)),
+            )
+        runtime: list[Any] = []
+        python: dict[str, Any] = {}
+        used = 0
+        for position, (name, at_runtime, default) in enumerate(names):
+            if position < len(args):
+                value = args[position]
+                if name in kwargs:
+                    raise ArgumentError(f"{self.function.function.__name__}: argument {name!r} is given twice")
+            elif name in kwargs:
+                value = kwargs[name]
+                used += 1
+            elif default is not inspect.Parameter.empty:
+                value = default
+            else:
+                raise ArgumentError(
+                    f"{self.function.function.__name__}: argument {name!r} is missing",
+                    expected=", ".join(n for n, _, _ in names), got=f"{len(args)} positional and {list(kwargs)}",
+                )  # fmt: skip
+            if at_runtime:
+                runtime.append(value)
+            else:
+                python[name] = value
+        if used != len(kwargs):
+            unknown = next(name for name in kwargs if name not in {n for n, _, _ in names})
+            raise ArgumentError(
+                f"{self.function.function.__name__} has no argument {unknown!r}", expected=", ".join(n for n, _, _ in names),
+                got=unknown,
+            )  # fmt: skip
+        return self._kernel(python), tuple(runtime)
+
+    def _with_defaults(self, python: dict[str, Any]) -> dict[str, Any]:
+        result = dict(python)
+        for name, runtime, default in self._parameters():
+            if not runtime and name not in result:
+                if default is inspect.Parameter.empty:
+                    raise ArgumentError(f"{self.function.function.__name__}: argument {name!r} is missing")
+                result[name] = default
+        return result
+
+    def _kernel(self, python: dict[str, Any]) -> JITKernel:
+        key = tuple((name, _frozen(value)) for name, value in python.items())
+        kernel = self._kernels.get(key)
+        if kernel is None:
+            self._refuse_tensors(python)
+            kernel = self._kernels[key] = JITKernel(self.function, python, self.settings)
+            self._keep.append(list(python.values()))  # keys of unhashable values hold their id
+        return kernel
+
+    def _refuse_tensors(self, python: Mapping[str, Any]) -> None:
+        for name, value in python.items():
+            if type(value).__module__.split(".")[0] == "torch" and hasattr(value, "data_ptr"):
+                raise TraceError(
+                    f"the tensor argument {name} has no annotation", location=self.function.rewritten.location,
+                    hint=f"write `{name}: T.Tensor(shape, dtype)` in the body or the signature",
+                )  # fmt: skip
+
+
+class JITFactory:
+    """A function in the factory form: it takes sizes and returns a prim_func; a call gives a kernel."""
+
+    def __init__(self, function: Callable[..., Any], out_idx: Any, settings: Settings) -> None:
+        self.function = function
+        self.out_idx = out_idx
+        self.settings = settings
+        self._kernels: dict[Any, JITKernel] = {}
+        self._keep: list[Any] = []
+        update_wrapper(self, function)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> JITKernel:
+        key = (_frozen(args), _frozen(kwargs))
+        kernel = self._kernels.get(key)
+        if kernel is None:
+            try:
+                kernel = self._kernels[key] = self._make(args, kwargs)
+            except Exception as error:
+                raise without_our_frames(error) from error.__cause__
+            self._keep.append((args, kwargs))
+        return kernel
+
+    def compile(self, *args: Any, **kwargs: Any) -> JITKernel:
+        """The kernel for factory arguments, compiled now."""
+        kernel = self(*args, **kwargs)
+        try:
+            kernel.variant.compiled()
+        except Exception as error:
+            raise without_our_frames(error) from error.__cause__
+        return kernel
+
+    def _make(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> JITKernel:
+        made = self.function(*args, **kwargs)
+        if not isinstance(made, PrimFunc):
+            raise TraceError(
+                f"{self.function.__name__} under @jit returned {type(made).__name__}",
+                location=definition_location(self.function), expected="a function under @T.prim_func",
+                hint="in the eager form, annotate each tensor parameter in the body: `A: T.Tensor((M, N), T.float32)`",
+            )  # fmt: skip
+        return _kernel_of(made, self.out_idx, self.settings)
+
+
+def _outputs(function: PrimFunc, out_idx: Any) -> tuple[str, ...]:
+    """The names of the output parameters that ``out_idx`` (an int or ints, negative from the end) means."""
+    if out_idx is None:
+        return ()
+    indices = [out_idx] if isinstance(out_idx, int) else list(out_idx)
+    names = tuple(function.python_signature.parameters)
+    result = []
+    for index in indices:
+        if not isinstance(index, int) or not -len(names) <= index < len(names):
+            raise ArgumentError(
+                f"out_idx of {function.function.__name__}", got=repr(index),
+                expected=f"{-len(names)} … {len(names) - 1} for its {len(names)} parameters",
+            )  # fmt: skip
+        result.append(names[index])
+    return tuple(result)
+
+
+def _kernel_of(function: PrimFunc, out_idx: Any, settings: Settings) -> JITKernel:
+    kernel = JITKernel(function, {}, settings, _outputs(function, out_idx))
+    runtime = set(runtime_parameters(function))
+    missing = [name for name in function.python_signature.parameters if name not in runtime]
+    if missing:
+        raise TraceError(
+            f"the parameter {missing[0]} of the prim_func {function.function.__name__} has no annotation",
+            location=function.rewritten.location, expected="T.Tensor(shape, dtype) or a dtype such as T.int32",
+        )  # fmt: skip
+    _ = kernel.signature
+    return kernel
+
+
+def compile(
+    func: PrimFunc | JITFunction | JITFactory,
+    out_idx: int | Sequence[int] | None = None,
+    target: Any = None,
+    pass_configs: Mapping[Any, Any] | None = None,
+    verbose: bool = False,
+    execution_backend: Any = None,
+    target_host: Any = None,
+    **options: Any,
+) -> JITKernel:
+    """The kernel of a prim_func. ``out_idx``: parameters that the call allocates and returns. ``target``: an
+    architecture such as ``"sm_90a"``, else that of the tensors' card. Options of the compiler by name."""
+    try:
+        settings = _settings(target, pass_configs, verbose, options)
+        if isinstance(func, (JITFunction, JITFactory)):
+            return func.compile()
+        if not isinstance(func, PrimFunc):
+            raise TraceError(
+                f"ptxtile.compile of {func!r}", location=user_location(), expected="a function under @T.prim_func",
+                got=type(func).__name__,
+            )  # fmt: skip
+        return _kernel_of(func, out_idx, settings)
+    except Exception as error:
+        raise without_our_frames(error) from error.__cause__
+
+
+def _settings(target: Any, pass_configs: Any, verbose: bool | None, options: Mapping[str, Any]) -> Settings:
+    chosen = options_from(options_from(Options(), pass_configs), options)
+    name = None if target in (None, "auto", "cuda") else getattr(target, "name", None) or str(target)
+    if name is not None:
+        from ptxtile.target import get
+
+        name = get(name).name
+    return Settings(chosen, name, bool(verbose))
+
+
+def jit(
+    func: Callable[..., Any] | None = None,
+    *,
+    out_idx: int | Sequence[int] | None = None,
+    target: Any = None,
+    target_host: Any = None,
+    execution_backend: Any = None,
+    verbose: bool | None = False,
+    pass_configs: Mapping[Any, Any] | None = None,
+    debug_root_path: Any = None,
+    mode: str | None = None,
+    **options: Any,
+) -> Any:
+    """Makes a kernel of a function. Two forms:
+
+    * eager: tensors are annotated in the body; a call compiles and runs, and returns what the function returns;
+    * factory: the function takes sizes and returns a ``@T.prim_func``; a call gives a :class:`JITKernel`.
+
+    Options of the compiler are given by name (``specialize_warps=True``, ``fast_math=True``) or in ``pass_configs``.
+    """
+    if func is None:
+        return lambda f: jit(
+            f, out_idx=out_idx, target=target, verbose=verbose, pass_configs=pass_configs, mode=mode, **options
+        )
+    settings = _settings(target, pass_configs, verbose, options)
+    if isinstance(func, PrimFunc):
+        return _kernel_of(func, out_idx, settings)
+    if mode not in (None, "auto", "lazy", "eager"):
+        raise ArgumentError("mode of ptxtile.jit", expected="lazy or eager", got=repr(mode))
+    factory = mode == "lazy" or (mode != "eager" and (out_idx is not None or _returns_prim_func(func)))
+    return JITFactory(func, out_idx, settings) if factory else JITFunction(UserFunction(func), settings)
+
+
+def _returns_prim_func(function: Callable[..., Any]) -> bool:
+    """Whether the source defines a nested function under ``prim_func``, or has no kernel of its own but a return."""
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
+    except (OSError, TypeError, SyntaxError):
+        return False  # the trace says that there is no source
+    nested = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)][1:]
+    if any("prim_func" in ast.dump(decorator) for node in nested for decorator in node.decorator_list):
+        return True
+    names = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    names |= {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    return "Kernel" not in names
+
+
+class _CallableModule(ModuleType):
+    """``ptxtile.jit`` is both this module, once somebody imports it by that name, and the decorator."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return jit(*args, **kwargs)
+
+
+sys.modules[__name__].__class__ = _CallableModule

@@ -1,0 +1,359 @@
+"""The kernel object: a family of compiled variants of one function, and the call that picks one."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ptxtile import config
+from ptxtile.compiler import Artifact, compile_program, lower_program
+from ptxtile.errors import ArgumentError, PtxtileError
+from ptxtile.frontend.functions import UserFunction
+from ptxtile.frontend.locations import without_package_frames
+from ptxtile.frontend.signature import (
+    ScalarSignature,
+    Signature,
+    call_record,
+    specialize,
+    specialize_tensor,
+    typical,
+)
+from ptxtile.frontend.specialization import Specialization, TensorSpecialization
+from ptxtile.frontend.trace import learn_signature, trace
+from ptxtile.ir.program import Program, Why
+from ptxtile.launch_record import LaunchRecord
+from ptxtile.lower.options import Options
+from ptxtile.target import Target
+from ptxtile.target import get as get_target
+
+if TYPE_CHECKING:
+    from ptxtile.runtime.arguments import Binding
+    from ptxtile.runtime.executable import Executable
+
+_CACHED_CALLS = 4096
+"""Exact call patterns (shapes, strides, address classes) remembered by a kernel before the memory is cleared."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a decorator says about compiling."""
+
+    options: Options = field(default_factory=Options)
+    target: str | None = None
+    verbose: bool = False
+
+
+def without_our_frames(error: BaseException) -> BaseException:
+    """The error as the user shall see it: its traceback holds the user's lines only."""
+    if isinstance(error, PtxtileError):
+        return error.with_traceback(None)
+    return error.with_traceback(without_package_frames(error.__traceback__))
+
+
+class Variant:
+    """One compiled specialization. PTX is made when it is first needed; the simulator does without."""
+
+    def __init__(self, tile_program: Program, target: Target, settings: Settings, timings: dict[str, float]) -> None:
+        self.tile_program = tile_program
+        self.target = target
+        self.settings = settings
+        self._timings = timings
+        self._lowered: Artifact | None = None
+        self._compiled: Artifact | None = None
+        self._executable: Executable | None = None
+
+    def lowered(self) -> Artifact:
+        """At least lowered to the gpu stage."""
+        if self._compiled is not None:
+            return self._compiled
+        if self._lowered is None:
+            program, timings = lower_program(self.tile_program, self.target, self.settings.options)
+            self._lowered = Artifact(
+                self.tile_program, program, self.target, self.settings.options, timings=self._timings | timings
+            )
+        return self._lowered
+
+    def compiled(self) -> Artifact:
+        """With PTX."""
+        if self._compiled is None:
+            artifact = compile_program(self.tile_program, self.target, self.settings.options)
+            artifact.timings.update(self._timings)
+            self._compiled = artifact
+            if self.settings.verbose:
+                logging.getLogger("ptxtile").warning(
+                    "compiled %s for %s in %.1f ms", self.tile_program.name, self.target.name,
+                    1e3 * sum(artifact.timings.values()),
+                )  # fmt: skip
+        return self._compiled
+
+    def run(self, binding: Binding, device_type: str) -> Any:
+        """Runs the bound call on the card or in the simulator; gives its results."""
+        if device_type == "cuda":
+            if self._executable is None:
+                from ptxtile.runtime.executable import Executable
+
+                artifact = self.compiled()
+                assert artifact.ptx is not None
+                self._executable = Executable(artifact.ptx, artifact.launch, self.target.name)
+            return self._executable(binding)
+        if not binding.is_empty:
+            from ptxtile import sim
+
+            sim.run(self.lowered().program, binding.tensors, binding.scalars)
+        return binding.results
+
+
+class JITKernel:
+    """A function with its Python arguments fixed. Called with tensors and numbers, it compiles what they need and runs.
+
+    CUDA tensors run on their card, on torch's current stream; CPU tensors in the simulator.
+    """
+
+    def __init__(
+        self,
+        function: UserFunction,
+        python_arguments: Mapping[str, Any],
+        settings: Settings,
+        outputs: tuple[str, ...] = (),
+        constants: Mapping[str, int] | None = None,
+    ) -> None:
+        self.function = function
+        self.python_arguments = dict(python_arguments)
+        self.settings = settings
+        self.outputs = outputs
+        self.constants = dict(constants or {})
+        self._variants: dict[tuple[Specialization, str], Variant] = {}
+        self._calls: dict[tuple[Any, ...], Variant] = {}
+        self._latest: Variant | None = None
+
+    def __repr__(self) -> str:
+        return f"<ptxtile kernel {self.function.function.__name__}, {len(self._variants)} variants>"
+
+    @cached_property
+    def signature(self) -> Signature:
+        return learn_signature(self.function, self.python_arguments, self.outputs)
+
+    @cached_property
+    def _call_record(self) -> LaunchRecord:
+        return call_record(self.signature, self.function.function.__name__)
+
+    # ---------------------------------------------------------------- calling
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return self._call(args, kwargs)
+        except Exception as error:
+            raise without_our_frames(error) from error.__cause__
+
+    def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        from ptxtile.runtime.arguments import bind
+
+        if kwargs:
+            args, kwargs = self._positional(args, kwargs)
+        key, device_type, device = _call_key(args)
+        variant = self._calls.get(key) if key is not None else None
+        if variant is None:
+            variant = self._variant_for(args, kwargs, device_type, device)
+            if key is not None:
+                if len(self._calls) >= _CACHED_CALLS:
+                    self._calls.clear()
+                self._calls[key] = variant
+        self._latest = variant
+        return variant.run(bind(variant.lowered().launch, args, kwargs, device_type=device_type), device_type)
+
+    def _positional(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Keyword arguments moved to their places; what does not fit is left for the argument checks to refuse."""
+        names = [parameter.name for parameter in self.signature.inputs][len(args) :]
+        taken = list(args)
+        rest = dict(kwargs)
+        for name in names:
+            if name not in rest:
+                break
+            taken.append(rest.pop(name))
+        return tuple(taken), rest
+
+    def _variant_for(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], device_type: str, device: int | None
+    ) -> Variant:
+        """Checks the call against the signature and gives the variant for its arguments, compiled or traced now."""
+        from ptxtile.runtime.arguments import bind
+
+        binding = bind(self._call_record, args, kwargs, device_type=device_type)
+        values = {**self.constants, **binding.symbols}
+        for name, given in self.constants.items():
+            if values[name] != given:
+                raise ArgumentError(
+                    f"the size {name} is fixed in this kernel", expected=str(given), got=str(values[name]),
+                    hint="call the function itself to compile for other sizes",
+                )  # fmt: skip
+        specialization = specialize(
+            self.signature, values, _specialize_tensors(binding.tensors),
+            {name: tensor.stride() for name, tensor in binding.tensors.items()},
+        )  # fmt: skip
+        return self._variant(specialization, self._target(device_type, device))
+
+    def _target(self, device_type: str, device: int | None) -> Target:
+        if self.settings.target is not None:
+            return get_target(self.settings.target)
+        from ptxtile.runtime.device import default_target, target_of_device
+
+        if device_type == "cuda":
+            return target_of_device(device)
+        chosen = config.read("PTXTILE_TARGET")
+        return get_target(chosen) if chosen else default_target()
+
+    def _variant(self, specialization: Specialization, target: Target) -> Variant:
+        key = (specialization, target.name)
+        variant = self._variants.get(key)
+        if variant is None:
+            started = time.perf_counter()
+            program = trace(self.function, self.python_arguments, specialization, self.signature)
+            timings = {"trace": time.perf_counter() - started}
+            variant = self._variants[key] = Variant(program, target, self.settings, timings)
+        return variant
+
+    # ---------------------------------------------------------------- looking inside
+
+    @property
+    def variant(self) -> Variant:
+        """The variant of the latest call; before the first, the typical one (contiguous, aligned, apart)."""
+        if self._latest is None:
+            missing = [name for name in self.signature.constants if name not in self.constants]
+            if missing:
+                raise ArgumentError(
+                    f"the size {missing[0]} of {self.function.function.__name__} is not known yet",
+                    hint=f"call the kernel, or compile({', '.join(f'{name}=…' for name in missing)})",
+                )
+            self._latest = self._variant(typical(self.signature, self.constants), self._target("cpu", None))
+        return self._latest
+
+    @property
+    def artifact(self) -> Artifact:
+        """The compiled program: IR at both ends, PTX, timings."""
+        return self.variant.compiled()
+
+    @property
+    def tile_program(self) -> Program:
+        return self.variant.tile_program
+
+    @property
+    def program(self) -> Program:
+        """The lowered program."""
+        return self.variant.lowered().program
+
+    @property
+    def launch(self) -> LaunchRecord:
+        return self.variant.lowered().launch
+
+    @property
+    def target(self) -> Target:
+        return self.variant.target
+
+    @property
+    def ptx(self) -> str:
+        ptx = self.artifact.ptx
+        assert ptx is not None
+        return ptx
+
+    @property
+    def timings(self) -> dict[str, float]:
+        """Seconds by step."""
+        return self.artifact.timings
+
+    @property
+    def why(self) -> tuple[Why, ...]:
+        return self.variant.lowered().why
+
+    def get_kernel_source(self) -> str:
+        """The PTX."""
+        return self.ptx
+
+    def get_host_source(self) -> str:
+        """What a call does on the host, as text."""
+        from ptxtile.inspect.host import render_host
+
+        return render_host(self.launch)
+
+    def show(self) -> None:
+        """Prints the PTX."""
+        print(self.ptx)
+
+    def export_ptx(self, path: str | Path) -> None:
+        Path(path).write_text(self.ptx)
+
+    def export_llvm(self, path: str | Path) -> None:
+        text = self.artifact.llvm_ir
+        assert text is not None
+        Path(path).write_text(text)
+
+    def scalar_parameters(self) -> tuple[str, ...]:
+        return tuple(p.name for p in self.signature.parameters if isinstance(p, ScalarSignature))
+
+
+def _call_key(args: tuple[Any, ...]) -> tuple[tuple[Any, ...] | None, str, int | None]:
+    """All of a call that a variant may depend on, by cheap attribute reads; then device type and index.
+
+    None instead of a key when an argument is no torch tensor or number, and for a call without tensors.
+    """
+    import torch
+
+    parts: list[Any] = []
+    ranges: list[tuple[int, int]] = []
+    device_type, device = "cpu", None
+    cacheable = True
+    for value in args:
+        if type(value) is torch.Tensor or isinstance(value, torch.Tensor):
+            address, nbytes = value.data_ptr() if value.layout is torch.strided else 0, _extent(value)
+            parts.append(
+                (value.dtype, value.shape, value.stride() if value.layout is torch.strided else (), address & 15)
+            )
+            ranges.append((address, address + nbytes))
+            where = value.device
+            device_type, device = where.type, where.index
+            parts.append(where)
+        elif isinstance(value, (int, float)):
+            parts.append(type(value))
+        else:
+            cacheable = False
+            if device_type == "cpu" and hasattr(value, "__cuda_array_interface__"):
+                device_type = "cuda"
+    if len(ranges) > 1:
+        parts.append(tuple(a[0] < b[1] and b[0] < a[1] for i, a in enumerate(ranges) for b in ranges[:i]))
+    if device_type not in ("cpu", "cuda"):
+        device_type = "cuda"
+    return (tuple(parts) if cacheable and ranges else None), device_type, device
+
+
+def _extent(tensor: Any) -> int:
+    """Bytes from the first to behind the last element."""
+    if tensor.numel() == 0 or tensor.layout.__class__.__name__ != "layout":
+        return 0
+    last = 0
+    for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
+        last += (size - 1) * stride
+    return (last + 1) * tensor.element_size()
+
+
+def _specialize_tensors(tensors: Mapping[str, Any]) -> dict[str, TensorSpecialization]:
+    """Each tensor's specialization, with the groups of those that overlap in memory."""
+    spans = {name: (t.data_ptr(), t.data_ptr() + _extent(t)) for name, t in tensors.items()}
+    groups: dict[str, int] = {}
+    for position, (name, (start, stop)) in enumerate(spans.items()):
+        for other, (first, last) in list(spans.items())[:position]:
+            if start < last and first < stop:
+                old, new = groups.get(name), groups.setdefault(other, len(groups))
+                groups[name] = new
+                if old is not None and old != new:
+                    groups = {n: new if g == old else g for n, g in groups.items()}
+    order: dict[int, int] = {}
+    for group in groups.values():
+        order.setdefault(group, len(order))
+    return {
+        name: specialize_tensor(t.shape, t.stride(), t.data_ptr(), order[groups[name]] if name in groups else None)
+        for name, t in tensors.items()
+    }

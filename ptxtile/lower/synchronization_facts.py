@@ -1,0 +1,98 @@
+"""What the synchronization walk asks about a kernel, and what stays the same however often it is walked."""
+
+from __future__ import annotations
+
+from itertools import combinations, product
+
+from ptxtile.errors import LoweringError
+from ptxtile.ir import gpu_ops
+from ptxtile.ir.access import Access, Context, accesses, inlined, kernel_context
+from ptxtile.ir.buffers import Scope
+from ptxtile.ir.conflicts import Overlap, Relation, compare
+from ptxtile.ir.enumeration import NotEnumerable, evaluate
+from ptxtile.ir.program import Kernel, Program
+from ptxtile.ir.rewrite import walk
+from ptxtile.ir.statements import For, Role, While
+from ptxtile.lower.hazards import Comparisons, Path
+from ptxtile.lower.uniformity import Uniformity
+
+
+class Facts:
+    """What stays the same however often a kernel is walked: its accesses, which of them meet, what is uniform."""
+
+    def __init__(self, program: Program, kernel: Kernel) -> None:
+        self.context = kernel_context(program, kernel)
+        self.uniformity = Uniformity(kernel, self.context)
+        self.overlaps = Comparisons()
+        self.events: dict[tuple, list[Access]] = {}
+        self.units: dict[Path, bool] = {}
+        self.uniform: dict[Path, bool] = {}
+        self.masks: dict[Path, tuple[int, bool]] = {}
+        self.released = _released_storages(kernel)
+        asynchronous: list[Access] = []
+        if any(isinstance(node, (gpu_ops.TmaLoad, gpu_ops.TmaStore)) for node in walk(kernel.body)):
+            asynchronous = [access for access in accesses(kernel.body, self.context) if access.asynchronous]
+        self.meets_tma = _MeetsTma(asynchronous)
+
+    @property
+    def has_barriers_inside_loops(self) -> bool:
+        """Whether a loop was walked through statement by statement."""
+        return not all(self.units.values())
+
+
+class _MeetsTma:
+    """Whether an access shares bytes with an access of the other proxy somewhere in the kernel; answers are kept."""
+
+    def __init__(self, asynchronous: list[Access]) -> None:
+        self._asynchronous = asynchronous
+        self._known: dict[Access, bool] = {}
+
+    def __call__(self, access: Access) -> bool:
+        if access.asynchronous or access.storage.scope is Scope.BARRIER:
+            return True
+        if access not in self._known:
+            any_time = Relation(parallel=True)
+            found = (compare(access, other, any_time, threads_matter=False) for other in self._asynchronous)
+            self._known[access] = any(overlap is not Overlap.NONE for overlap in found)
+        return self._known[access]
+
+
+def trip_count(node: For | While, context: Context) -> int | None:
+    """How often the body runs, when that is a constant."""
+    if isinstance(node, While):
+        return None
+    start, stop = (inlined(bound, context) for bound in (node.start, node.stop))
+    if start is None or stop is None:
+        return None
+    try:
+        return len(range(int(evaluate(start, {})), int(evaluate(stop, {})), node.step))
+    except NotEnumerable:
+        return None
+
+
+def check_across_roles(roles: tuple[Role, ...], made: dict[str, dict[Access, None]]) -> None:
+    """Roles run at the same time: what two of them touch has to be handed over by an mbarrier that retires it."""
+    at_any_time = Relation(parallel=True)
+    for first, second in combinations(roles, 2):
+        waits = (n for role in (first, second) for n in walk(role.body) if isinstance(n, gpu_ops.MbarrierWait))
+        handed_over = {buffer.storage.name for wait in waits for buffer in wait.retires}
+        for a, b in product(made[first.name], made[second.name]):
+            same = a.storage.name == b.storage.name and a.storage.scope is Scope.SHARED
+            if same and a.storage.name not in handed_over and compare(a, b, at_any_time) is not Overlap.NONE:
+                where = [str(access.location) for access in (a, b) if access.location is not None]
+                raise LoweringError(
+                    f"roles {first.name} and {second.name} both touch {a.storage.name} and nothing orders them",
+                    location=b.location or a.location,
+                    expected=f"a barrier wait that hands {a.storage.name} over",
+                    got=f"the {a.describe()} and the {b.describe()}" + (f" at {' and '.join(where)}" if where else ""),
+                )
+
+
+def _released_storages(kernel: Kernel) -> dict[str, set[str]]:
+    """For each barrier storage, the storages that the waits on it retire."""
+    result: dict[str, set[str]] = {}
+    for node in walk(kernel.body):
+        if isinstance(node, gpu_ops.MbarrierWait):
+            names = {buffer.storage.name for buffer in node.retires}
+            result.setdefault(node.barrier.storage.name, set()).update(names)
+    return result

@@ -1,0 +1,68 @@
+"""Random sequences of shared-memory loops against the referee: no race after the pass, and no barrier too many."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from ptxtile.ir.gpu_ops import BarSync
+from ptxtile.ir.program import Program
+from ptxtile.ir.rewrite import Rewriter
+from tests.lower.hazard_programs import barriers_of, body, placed, replace, synchronized
+from tests.lower.race_referee import races
+from tests.lower.random_hazards import Generator
+
+TRIPS = (0, 1, 2, 3)
+THREADS = (8, 5, 33)
+
+
+class _Without(Rewriter):
+    """Drops the barrier of the given number, in program order."""
+
+    def __init__(self, number: int) -> None:
+        self.left = number
+
+    def rewrite_BarSync(self, node: BarSync) -> BarSync | None:
+        self.left -= 1
+        return None if self.left == -1 else node
+
+
+def _without(p: Program, number: int) -> Program:
+    return replace(p, kernels=(replace(p.kernels[0], body=_Without(number).visit(body(p))),))
+
+
+@settings(max_examples=120, deadline=None, derandomize=False, suppress_health_check=[HealthCheck.too_slow])
+@given(seed=st.integers(0, 10**9), threads=st.sampled_from(THREADS))
+def test_no_race_is_left(seed: int, threads: int) -> None:
+    p = synchronized(Generator(seed, threads).program())
+    for n in TRIPS:
+        assert races(p, n=n) == []
+
+
+def _superfluous(p: Program) -> int:
+    """How many of the barriers can be taken away alone without making a race at any trip count."""
+    numbers = range(len(barriers_of(p)))
+    return sum(not any(races(_without(p, number), n=n) for n in TRIPS) for number in numbers)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(seed=st.integers(0, 10**9))
+def test_no_barrier_is_superfluous(seed: int) -> None:
+    """Without conditions there is one path, so a barrier that is not needed would show."""
+    assert _superfluous(synchronized(Generator(seed, 8, conditions=False).program())) == 0
+
+
+def test_superfluous_barriers_are_rare_with_conditions() -> None:
+    """Conditions on one symbol exclude each other, which the pass does not look into: it costs less than 2 % of the
+    barriers."""
+    programs = [synchronized(Generator(seed, 8).program()) for seed in range(60)]
+    total = sum(len(barriers_of(p)) for p in programs)
+    assert sum(_superfluous(p) for p in programs) <= 0.02 * total
+    assert total > 60
+
+
+@pytest.mark.parametrize("threads", THREADS)
+def test_the_referee_finds_races_without_the_pass(threads: int) -> None:
+    found = [any(races(placed(Generator(seed, threads).program()), n=n) for n in TRIPS) for seed in range(20)]
+    assert sum(found) >= 10

@@ -6,12 +6,12 @@ from typing import Any
 
 from ptxtile.errors import TraceError, TypeMismatchError
 from ptxtile.frontend import operations
-from ptxtile.frontend.buffers import TracedBuffer, shape_of, view_of
+from ptxtile.frontend.buffers import TracedBuffer, dense_strides, shape_of, view_of
 from ptxtile.frontend.current import kernel_tracer, tracer_for
 from ptxtile.frontend.dtypes import as_dtype, is_dtype
 from ptxtile.frontend.locations import user_location
 from ptxtile.frontend.values import Local
-from ptxtile.ir.buffers import Buffer, Scope, Storage, allocate, contiguous_strides
+from ptxtile.ir.buffers import Buffer, Scope, Storage, allocate
 from ptxtile.ir.statements import Allocate
 
 _ALIGNMENT = {Scope.SHARED: 16, Scope.FRAGMENT: 16, Scope.LOCAL: 16}
@@ -98,7 +98,7 @@ def empty(*shape: Any, dtype: Any = "float32") -> TracedBuffer:
 
 def global_buffer(name: str, dtype: Any, shape: Any, strides: Any = None) -> Buffer:
     """A tensor in device memory; contiguous unless strides are given."""
-    return Buffer(name, dtype, shape, strides or contiguous_strides(shape), Storage(name, Scope.GLOBAL))
+    return Buffer(name, dtype, shape, strides or dense_strides(shape), Storage(name, Scope.GLOBAL))
 
 
 def view(src: Any, shape: Any = None, dtype: Any = None, strides: Any = None) -> TracedBuffer:

@@ -13,9 +13,10 @@ from ptxtile.frontend.dtypes import DataType, as_dtype, data_type
 from ptxtile.frontend.locations import user_location
 from ptxtile.frontend.values import Value, index_expr
 from ptxtile.ir.buffers import Buffer, Scope, contiguous_strides
-from ptxtile.ir.expressions import Const, Expr, Load, constant
+from ptxtile.ir.expressions import Const, Expr, Load, cast, constant
 from ptxtile.ir.statements import Store, View
 from ptxtile.ir.tile_ops import Region
+from ptxtile.ir.types import int64
 
 Size = int | Expr
 
@@ -44,6 +45,13 @@ def shape_of(shape: Any, what: str) -> tuple[Size, ...]:
     if not isinstance(shape, (tuple, list)):
         raise TypeMismatchError(what, location=user_location(), expected="a tuple of sizes", got=repr(shape))
     return tuple(size_of(size, what) for size in shape)
+
+
+def dense_strides(shape: tuple[Size, ...]) -> tuple[Size, ...]:
+    """Row-major strides; in int64 where a size is int64."""
+    if any(isinstance(size, Expr) and size.dtype == int64 for size in shape):
+        shape = tuple(size if isinstance(size, int) else cast(size, int64) for size in shape)
+    return contiguous_strides(shape)
 
 
 def shape_text(shape: Any) -> str:
@@ -282,7 +290,7 @@ def view_of(source: Any, shape: Any, dtype: Any, strides: Any, what: str) -> Tra
             hint="give strides= in elements of the new dtype, or copy it first",
         )  # fmt: skip
     _check_bits(ir, new_shape, new_dtype, what, source)
-    new_strides = contiguous_strides(new_shape) if strides is None else shape_of(strides, f"the strides of {what}")
+    new_strides = dense_strides(new_shape) if strides is None else shape_of(strides, f"the strides of {what}")
     if len(new_strides) != len(new_shape):
         raise TypeMismatchError(
             f"the strides of {what}", location=user_location(), expected=f"{len(new_shape)} strides",
@@ -297,7 +305,7 @@ def view_of(source: Any, shape: Any, dtype: Any, strides: Any, what: str) -> Tra
 
 
 def _is_contiguous(ir: Buffer, definitions: dict[str, Expr]) -> bool:
-    for size, have, want in zip(ir.shape, ir.strides, contiguous_strides(ir.shape), strict=True):
+    for size, have, want in zip(ir.shape, ir.strides, dense_strides(ir.shape), strict=True):
         if size != 1 and have != want:
             difference = linear(have, definitions) - linear(want, definitions)
             if not difference.is_constant or difference.constant:
@@ -307,9 +315,9 @@ def _is_contiguous(ir: Buffer, definitions: dict[str, Expr]) -> bool:
 
 def _check_bits(ir: Buffer, shape: tuple[Size, ...], dtype: Any, what: str, source: TracedBuffer) -> None:
     def bits(sizes: tuple[Size, ...], each: int) -> Any:
-        total: Any = constant(each)
+        total: Any = constant(each, int64)
         for size in sizes:
-            total = total * size
+            total = total * (size if isinstance(size, int) else cast(size, int64))
         return linear(total, {})
 
     if all(isinstance(size, int) for size in (*ir.shape, *shape)):

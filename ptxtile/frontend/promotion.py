@@ -7,7 +7,7 @@ The rules are those of TileLang 0.1.15 (TVM's BinaryOpMatchTypes), checked again
 * of two floats the wider wins; float16 with bfloat16 gives float16; two different 8-bit floats do not go together;
 * of two integers the wider wins, and at equal width the unsigned one;
 * a Python int counts as int32 (int64 when it does not fit), a Python float as float32, a Python bool as bool;
-* in bit operations and shifts a Python int takes the dtype of the other side.
+* in bit operations and shifts a Python int takes the dtype of the other side (of a bool: 0 and 1 do).
 
 Two rules are ours. Arithmetic of two bools is int32, as True + True is 2 in Python (TileLang wraps it in one bit). The
 true division ``/`` of two integers is float32 (TileLang refuses it for signed integers and truncates unsigned ones).
@@ -55,7 +55,7 @@ def number_dtype(value: int | float | bool) -> DType:
 
 def promote_number(dtype: DType, value: int | float | bool, *, bitwise: bool = False) -> DType | None:
     """The common dtype of an operand of ``dtype`` and a Python number."""
-    if bitwise and isinstance(value, int) and dtype.is_integer:
+    if bitwise and isinstance(value, int) and (dtype.is_integer or (dtype.is_bool and value in (0, 1))):
         return dtype
     return promote(dtype, number_dtype(value))
 

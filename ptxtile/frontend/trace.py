@@ -13,7 +13,7 @@ from ptxtile.errors import TraceError, TypeMismatchError
 from ptxtile.frontend import operations
 from ptxtile.frontend.allocation import global_buffer
 from ptxtile.frontend.annotations import TensorAnnotation, UndeclaredParameter
-from ptxtile.frontend.buffers import TracedBuffer
+from ptxtile.frontend.buffers import TracedBuffer, dense_strides
 from ptxtile.frontend.current import set_active_tracer
 from ptxtile.frontend.dtypes import as_dtype, is_dtype
 from ptxtile.frontend.functions import UserFunction
@@ -22,7 +22,7 @@ from ptxtile.frontend.signature import ScalarSignature, Signature, TensorSignatu
 from ptxtile.frontend.specialization import CONTIGUOUS, Specialization, stride_symbol
 from ptxtile.frontend.tracer import Tracer
 from ptxtile.frontend.values import Value
-from ptxtile.ir.buffers import Buffer, contiguous_strides
+from ptxtile.ir.buffers import Buffer
 from ptxtile.ir.expressions import Expr, Var
 from ptxtile.ir.program import Fact, Program, ScalarParameter, TensorParameter
 from ptxtile.ir.rewrite import walk
@@ -150,7 +150,7 @@ class _Builder:
         if described.strides is not None:
             strides = tuple(self._size(stride) for stride in described.strides)
         else:
-            dense = contiguous_strides(shape)
+            dense = dense_strides(shape)
             strides = tuple(
                 self._stride(name, d, dense[d], kind, known.wide_strides) for d, kind in enumerate(known.strides)
             )

@@ -19,7 +19,7 @@ from ptxtile.ir.enumeration import NotEnumerable, evaluate
 from ptxtile.ir.expressions import Binary, Cast, Compare, Const, Expr, Load, LogicalAnd, LogicalOr, Select, Unary, Var
 from ptxtile.ir.program import Kernel, Program, ScalarParameter, TensorParameter
 from ptxtile.ir.rewrite import children, substitute, walk
-from ptxtile.ir.statements import For, If, Let, Role, Seq, Statement, Store, While
+from ptxtile.ir.statements import For, If, Let, Role, Seq, Specialized, Statement, Store, While
 from ptxtile.ir.types import bool_, parse_dtype
 
 MAXIMUM_INLINED_NODES = 200
@@ -102,9 +102,13 @@ def kernel_context(program: Program, kernel: Kernel) -> Context:
 def inlined(expression: Expr, context: Context) -> Expr | None:
     """``expression`` with the scalar definitions of ``context`` filled in; None when it reads memory, calls or is
     large."""
+    if isinstance(expression, (Const, Var)):
+        return context.lets.get(expression.name, expression) if isinstance(expression, Var) else expression
     nodes = list(walk(expression))
     if any(not isinstance(n, _INLINABLE) for n in nodes) or len(nodes) > MAXIMUM_INLINED_NODES:
         return None
+    if not context.lets:
+        return expression
     values = {n.name: context.lets[n.name] for n in nodes if isinstance(n, Var) and n.name in context.lets}
     result = substitute(expression, values)
     if values and sum(1 for _ in walk(result)) > MAXIMUM_INLINED_NODES:
@@ -209,6 +213,24 @@ def active_threads(context: Context) -> tuple[int, bool]:
     for thread in threads[inside]:
         mask |= 1 << int(thread)
     return mask, known
+
+
+def statements_in(node: Statement) -> Iterator[Statement]:
+    """``node`` and the statements inside it, outside in; expressions are not looked into."""
+    yield node
+    match node:
+        case Seq(inside):
+            for statement in inside:
+                yield from statements_in(statement)
+        case For() | While() | Role():
+            yield from statements_in(node.body)
+        case If(_, then, otherwise):
+            yield from statements_in(then)
+            if otherwise is not None:
+                yield from statements_in(otherwise)
+        case Specialized(roles):
+            for role in roles:
+                yield from statements_in(role)
 
 
 def accesses(statement: Statement, context: Context) -> list[Access]:

@@ -9,13 +9,19 @@ Compute calls the cycles *wavefronts*.)
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Addresses = Sequence[int | None] | np.ndarray
 
 BANKS = 32
 BANK_BYTES = 4
 LANES = 32
 
 
-def wavefronts(addresses: Sequence[int | None], width: int) -> int:
+def wavefronts(addresses: Addresses, width: int) -> int:
     """Cycles of an access in which lane i touches ``width`` bytes at byte ``addresses[i]`` (None: the lane is
     inactive).
 
@@ -24,13 +30,13 @@ def wavefronts(addresses: Sequence[int | None], width: int) -> int:
     return sum(_group_wavefronts(group, width) for group in _groups(addresses, width))
 
 
-def bank_conflicts(addresses: Sequence[int | None], width: int) -> int:
+def bank_conflicts(addresses: Addresses, width: int) -> int:
     """Cycles beyond those that the access needs at best: one for each group that has an active lane."""
     needed = sum(any(address is not None for address in group) for group in _groups(addresses, width))
     return wavefronts(addresses, width) - needed
 
 
-def _groups(addresses: Sequence[int | None], width: int) -> list[Sequence[int | None]]:
+def _groups(addresses: Addresses, width: int) -> list[Addresses]:
     if width not in (1, 2, 4, 8, 16):
         raise ValueError(f"no access is {width} bytes wide")
     if len(addresses) > LANES:
@@ -41,7 +47,7 @@ def _groups(addresses: Sequence[int | None], width: int) -> list[Sequence[int | 
     return [addresses[first : first + lanes] for first in range(0, len(addresses), lanes)]
 
 
-def _group_wavefronts(addresses: Sequence[int | None], width: int) -> int:
+def _group_wavefronts(addresses: Addresses, width: int) -> int:
     words: list[set[int]] = [set() for _ in range(BANKS)]
     for address in addresses:
         if address is not None:

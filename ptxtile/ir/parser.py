@@ -316,13 +316,14 @@ class _ProgramParser(_StatementParser):
 
     def definition(self, node: ast.FunctionDef, parts: _Parts) -> None:
         decorator = node.decorator_list[0] if len(node.decorator_list) == 1 else None
-        if isinstance(decorator, ast.Name) and decorator.id == "function":
-            parts.functions.append(self.function(node))
-        elif isinstance(decorator, ast.Call) and isinstance(decorator.func, ast.Name) and decorator.func.id == "function":
-            options = {str(keyword.arg): self.value(keyword.value) for keyword in decorator.keywords}
+        call = decorator if isinstance(decorator, ast.Call) else None
+        word = call.func if call is not None else decorator
+        name = word.id if isinstance(word, ast.Name) else ""
+        if name == "function":
+            options = {str(keyword.arg): self.value(keyword.value) for keyword in (call.keywords if call else ())}
             parts.functions.append(replace(self.function(node), **options))
-        elif isinstance(decorator, ast.Call) and isinstance(decorator.func, ast.Name) and decorator.func.id == "kernel":
-            parts.kernels.append(self.kernel(node, decorator))
+        elif name == "kernel" and call is not None:
+            parts.kernels.append(self.kernel(node, call))
         else:
             expected = "@kernel(…) or @function before it"
             self.fail(node, "neither a kernel nor a function", expected=expected, got=node.name)

@@ -16,12 +16,22 @@ from ptxtile.ir.expressions import Expr, Load, Var
 from ptxtile.ir.statements import Seq, Statement
 from ptxtile.ir.tile_ops import Region
 
-_LEAF_FIELDS = {"location", "var", "vars", "parameters", "dtype", "options", "kind", "path", "layout", "name", "operator", "function"}
+_BINDERS = {"var", "vars", "parameters"}  # fields that declare variables rather than use them
+_NODE_TYPES = ("Expr", "Statement", "Region", "Role", "Var")
 
 
 @cache
+def _fields_of(cls: type, types: tuple[str, ...]) -> tuple[str, ...]:
+    """The fields of ``cls`` whose annotation names one of ``types`` (annotations are strings in this package)."""
+    return tuple(f.name for f in fields(cls) if f.name not in _BINDERS and any(name in str(f.type) for name in types))
+
+
 def _child_fields(cls: type) -> tuple[str, ...]:
-    return tuple(f.name for f in fields(cls) if f.name not in _LEAF_FIELDS)
+    return _fields_of(cls, _NODE_TYPES)
+
+
+def _buffer_fields(cls: type) -> tuple[str, ...]:
+    return _fields_of(cls, ("Buffer",))
 
 
 def _is_node(value: object) -> bool:
@@ -49,7 +59,7 @@ def walk(node: Any) -> Iterator[Any]:
 
 def buffers_of(node: Any) -> Iterator[Buffer]:
     """The buffers that ``node`` itself names (not those of its children)."""
-    for name in _child_fields(type(node)):
+    for name in _buffer_fields(type(node)):
         value = getattr(node, name)
         if isinstance(value, Buffer):
             yield value
@@ -116,7 +126,7 @@ class Rewriter:
 
     def _with_buffers(self, node: Any) -> Any:
         changes: dict[str, Any] = {}
-        for name in _child_fields(type(node)):
+        for name in _buffer_fields(type(node)):
             value = getattr(node, name)
             if isinstance(value, Buffer):
                 changes[name] = self.buffer(value)

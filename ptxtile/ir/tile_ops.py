@@ -53,8 +53,8 @@ class Copy(Statement):
 class TmaCopy(Statement):
     """The issue of a TMA load: ``source`` (global) to ``destination`` (shared), completing on ``barrier[index]``.
 
-    What ``plan_loads`` makes of a Copy with path TMA_LOAD, next to its expect_tx and its wait; ``lower_tma`` turns it into
-    one TmaLoad for each box. Guarded by an If that elects one thread.
+    What ``plan_loads`` makes of a Copy with path TMA_LOAD, next to its expect_tx and its wait; ``lower_tma`` turns it
+    into one TmaLoad for each box. Guarded by an If that elects one thread.
     """
 
     source: Region

@@ -31,7 +31,7 @@ def run(program: Program, target: Target, options: Options) -> Program:
 
 class _Flattening(ScopedRewriter):
     def __init__(self, program: Program, kernel: Kernel) -> None:
-        super().__init__(analyzer_for(program, kernel))
+        super().__init__(analyzer_for(program, kernel), kernel.thread)
 
     def visit(self, node: Any) -> Any:
         if isinstance(node, View):
@@ -72,11 +72,13 @@ class _Flattening(ScopedRewriter):
             offset = as_expr(buffer.layout(tuple(cast(index, int32) for index in indices)))
             return simplify_expression(offset + as_expr(buffer.offset), self.analyzer)
         dtype = index_dtype(buffer, self.analyzer) if buffer.scope is Scope.GLOBAL else int32
-        if dtype == int64:
-            indices = tuple(widen(index, self.analyzer) for index in indices)
-        elif any(index.dtype != int32 for index in indices):
+        if any(index.dtype != int32 for index in indices):
             dtype = int64
-        offset: Expr = cast(as_expr(buffer.offset), dtype)
+
+        def sized(value: int | Expr) -> Expr:
+            return widen(as_expr(value), self.analyzer) if dtype == int64 else cast(as_expr(value), dtype)
+
+        offset = sized(buffer.offset)
         for index, stride in zip(indices, buffer.strides, strict=True):
-            offset = offset + cast(index, dtype) * cast(as_expr(stride), dtype)
+            offset = offset + sized(index) * sized(stride)
         return simplify_expression(offset, self.analyzer)

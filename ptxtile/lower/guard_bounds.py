@@ -13,11 +13,24 @@ from typing import Any
 from ptxtile.errors import Location, LoweringError
 from ptxtile.ir.analysis import Analyzer
 from ptxtile.ir.buffers import Buffer, Scope
-from ptxtile.ir.expressions import Expr, Load, LogicalAnd, LogicalOr, Select, as_expr, cast, constant, logical_and
+from ptxtile.ir.expressions import (
+    Expr,
+    Load,
+    LogicalAnd,
+    LogicalOr,
+    Select,
+    Var,
+    as_expr,
+    cast,
+    constant,
+    logical_and,
+)
 from ptxtile.ir.print_expressions import print_expression
 from ptxtile.ir.program import Program, Why
 from ptxtile.ir.rewrite import map_children
 from ptxtile.ir.statements import If, Statement, Store
+from ptxtile.ir.types import int32, int64
+from ptxtile.lower.legalize import never_wraps, widen
 from ptxtile.lower.options import Options
 from ptxtile.lower.scopes import ScopedRewriter, analyzer_for
 from ptxtile.target import Target
@@ -28,15 +41,15 @@ _GUARDED = (Scope.GLOBAL, Scope.SHARED, Scope.LOCAL, Scope.FRAGMENT)
 def run(program: Program, target: Target, options: Options) -> Program:
     kernels, why = [], []
     for kernel in program.kernels:
-        guard = _Guard(analyzer_for(program, kernel))
+        guard = _Guard(analyzer_for(program, kernel), kernel.thread)
         kernels.append(replace(kernel, body=guard.visit(kernel.body)))
         why.extend(guard.why)
     return replace(program, kernels=tuple(kernels)).with_why(*why)
 
 
 class _Guard(ScopedRewriter):
-    def __init__(self, analyzer: Analyzer) -> None:
-        super().__init__(analyzer)
+    def __init__(self, analyzer: Analyzer, thread: Var) -> None:
+        super().__init__(analyzer, thread)
         self.why: list[Why] = []
         self.location: Location | None = None
 
@@ -78,7 +91,7 @@ class _Guard(ScopedRewriter):
         """What still has to hold for the access to be in range; None if it is proven."""
         result: Expr | None = None
         for dimension, (index, size) in enumerate(zip(indices, buffer.shape, strict=True)):
-            for comparison in _bounds(index, as_expr(size)):
+            for comparison in self._bounds(index, as_expr(size)):
                 proven = self.analyzer.prove(comparison)
                 if proven is False:
                     raise LoweringError(
@@ -95,9 +108,10 @@ class _Guard(ScopedRewriter):
             self.why.append(Why("guard_bounds", subject, "guarded", reason, self.location))
         return result
 
-
-def _bounds(index: Expr, size: Expr) -> tuple[Expr, Expr]:
-    if index.dtype != size.dtype:
-        wider = index.dtype if index.dtype.bits >= size.dtype.bits else size.dtype
-        index, size = cast(index, wider), cast(size, wider)
-    return index.ge(0), index.lt(size)
+    def _bounds(self, index: Expr, size: Expr) -> tuple[Expr, Expr]:
+        """0 ≤ index and index < size, in 64 bits where the index could wrap in 32."""
+        if int64 in (index.dtype, size.dtype) or not never_wraps(index, self.analyzer):
+            index, size = widen(index, self.analyzer), widen(size, self.analyzer)
+        elif index.dtype != size.dtype:
+            index, size = cast(index, int32), cast(size, int32)
+        return index.ge(0), index.lt(size)

@@ -17,9 +17,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from ptxtile.errors import LoweringError, ResourceError
+from ptxtile.ir.access import statements_in
 from ptxtile.ir.gpu_ops import BarSync, BulkWaitGroup, FenceMbarrierInit, FenceProxyAsync
 from ptxtile.ir.program import Kernel, Program, Why
-from ptxtile.ir.rewrite import walk
 from ptxtile.ir.statements import For, If, Role, Seq, Specialized, Statement, While
 from ptxtile.lower.hazards import Decision, Path
 from ptxtile.lower.options import Options
@@ -84,7 +84,7 @@ class _Barriers:
 
     def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
-        self._taken = {0} | {node.id for node in walk(kernel.body) if isinstance(node, BarSync)}
+        self._taken = {0} | {node.id for node in statements_in(kernel.body) if isinstance(node, BarSync)}
         self._of_role: dict[str, int] = {}
 
     def get(self, role: Role | None) -> BarSync:

@@ -14,11 +14,11 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from ptxtile.ir import gpu_ops
-from ptxtile.ir.access import Access, Context, accesses, expression_accesses, kernel_context
+from ptxtile.ir.access import Access, Context, accesses, expression_accesses, kernel_context, statements_in
 from ptxtile.ir.buffers import Scope
 from ptxtile.ir.footprint import NOBODY, footprint
 from ptxtile.ir.program import Kernel, Program
-from ptxtile.ir.rewrite import buffers_of, walk
+from ptxtile.ir.rewrite import buffers_of
 from ptxtile.ir.statements import Allocate, Break, Continue, For, If, Let, Role, Seq, Specialized, Statement, While
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ class Lifetimes:
             self._use_accesses(expression_accesses(bound, context, node), loops)
         inner = context.with_loop(node, symbolic=True) if isinstance(node, For) else context
         self._loops[number] = _Loop(number, len(inner.loops))
-        leaves = any(isinstance(inside, (Break, Continue)) for inside in walk(node.body))
+        leaves = any(isinstance(inside, (Break, Continue)) for inside in statements_in(node.body))
         if isinstance(node, While) or leaves:
             inner = replace(inner, repeated=True)  # what stands in it may happen less often than the bounds say
         self._walk(node.body, inner, loops)

@@ -50,7 +50,7 @@ def run(program: Program, target: Target, options: Options) -> Program:
 
 class _LoopLowering(ScopedRewriter):
     def __init__(self, program: Program, kernel: Kernel, names: NameSupply) -> None:
-        super().__init__(analyzer_for(program, kernel))
+        super().__init__(analyzer_for(program, kernel), kernel.thread)
         self.kernel, self.names = kernel, names
         self.first_thread = 0
         self.enclosing: list[For] = []
@@ -60,9 +60,7 @@ class _LoopLowering(ScopedRewriter):
     def visit(self, node: Any) -> Any:
         if isinstance(node, Role):
             outer, self.first_thread = self.first_thread, node.first_thread
-            with self.analyzer.scope():
-                self.analyzer.bind(self.kernel.thread, node.first_thread, node.first_thread + node.threads - 1)
-                node = copy_with(node, {"body": self.visit(node.body)})
+            node = super().visit(node)
             self.first_thread = outer
             return node
         if isinstance(node, For):

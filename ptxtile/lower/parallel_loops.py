@@ -54,7 +54,7 @@ def collect_loops(program: Program, kernel: Kernel) -> LoopCollection:
 
 class _Collector(ScopedRewriter):
     def __init__(self, program: Program, kernel: Kernel) -> None:
-        super().__init__(analyzer_for(program, kernel))
+        super().__init__(analyzer_for(program, kernel), kernel.thread)
         self.widths = VectorWidths(self.analyzer, base_alignments(program))
         self.found = LoopCollection()
         self.group = (0, kernel.threads)

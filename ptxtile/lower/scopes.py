@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ptxtile.ir.analysis import Analyzer
-from ptxtile.ir.expressions import Expr, logical_not
+from ptxtile.ir.expressions import Expr, Var, logical_not
 from ptxtile.ir.program import Kernel, Program
 from ptxtile.ir.rewrite import copy_with, map_children
 from ptxtile.ir.statements import For, If, Let, ParallelFor, Role, Seq, Statement, While, seq
@@ -31,11 +31,13 @@ def analyzer_for(program: Program, kernel: Kernel) -> Analyzer:
 class ScopedRewriter:
     """Rewrites statements top-down with ``self.analyzer`` in step; ``rewrite_<ClassName>`` runs after the children.
 
-    Subclasses override :meth:`expression` to rewrite expressions where they stand.
+    Subclasses override :meth:`expression` to rewrite expressions where they stand. ``thread``: the kernel's thread index, whose
+    range is that of the role inside a role.
     """
 
-    def __init__(self, analyzer: Analyzer) -> None:
+    def __init__(self, analyzer: Analyzer, thread: Var | None = None) -> None:
         self.analyzer = analyzer
+        self.thread = thread
 
     def expression(self, node: Expr) -> Expr:
         return node
@@ -61,6 +63,8 @@ class ScopedRewriter:
             return self._if(node)
         if isinstance(node, Role):
             with self.analyzer.scope():
+                if self.thread is not None:
+                    self.analyzer.bind(self.thread, node.first_thread, node.first_thread + node.threads - 1)
                 return copy_with(node, {"body": self.visit(node.body)})
         if isinstance(node, While):
             with self.analyzer.scope():

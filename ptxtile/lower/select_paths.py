@@ -51,7 +51,7 @@ class _Verdict:
 
 class _PathChooser(ScopedRewriter):
     def __init__(self, program: Program, kernel: Kernel, target: Target, options: Options) -> None:
-        super().__init__(analyzer_for(program, kernel))
+        super().__init__(analyzer_for(program, kernel), kernel.thread)
         self.target, self.options = target, options
         self.alignments = {p.name: p.alignment for p in program.parameters if isinstance(p, TensorParameter)}
         self.uniformity = ThreadDependence(kernel)

@@ -6,12 +6,11 @@ from itertools import combinations, product
 
 from ptxtile.errors import LoweringError
 from ptxtile.ir import gpu_ops
-from ptxtile.ir.access import Access, Context, accesses, inlined, kernel_context
+from ptxtile.ir.access import Access, Context, accesses, inlined, kernel_context, statements_in
 from ptxtile.ir.buffers import Scope
 from ptxtile.ir.conflicts import Overlap, Relation, compare
 from ptxtile.ir.enumeration import NotEnumerable, evaluate
 from ptxtile.ir.program import Kernel, Program
-from ptxtile.ir.rewrite import walk
 from ptxtile.ir.statements import For, Role, While
 from ptxtile.lower.hazards import Comparisons, Path
 from ptxtile.lower.uniformity import Uniformity
@@ -30,7 +29,7 @@ class Facts:
         self.masks: dict[Path, tuple[int, bool]] = {}
         self.released = _released_storages(kernel)
         asynchronous: list[Access] = []
-        if any(isinstance(node, (gpu_ops.TmaLoad, gpu_ops.TmaStore)) for node in walk(kernel.body)):
+        if any(isinstance(node, (gpu_ops.TmaLoad, gpu_ops.TmaStore)) for node in statements_in(kernel.body)):
             asynchronous = [access for access in accesses(kernel.body, self.context) if access.asynchronous]
         self.meets_tma = _MeetsTma(asynchronous)
 
@@ -74,7 +73,7 @@ def check_across_roles(roles: tuple[Role, ...], made: dict[str, dict[Access, Non
     """Roles run at the same time: what two of them touch has to be handed over by an mbarrier that retires it."""
     at_any_time = Relation(parallel=True)
     for first, second in combinations(roles, 2):
-        waits = (n for role in (first, second) for n in walk(role.body) if isinstance(n, gpu_ops.MbarrierWait))
+        waits = (n for role in (first, second) for n in statements_in(role.body) if isinstance(n, gpu_ops.MbarrierWait))
         handed_over = {buffer.storage.name for wait in waits for buffer in wait.retires}
         for a, b in product(made[first.name], made[second.name]):
             same = a.storage.name == b.storage.name and a.storage.scope is Scope.SHARED
@@ -91,7 +90,7 @@ def check_across_roles(roles: tuple[Role, ...], made: dict[str, dict[Access, Non
 def _released_storages(kernel: Kernel) -> dict[str, set[str]]:
     """For each barrier storage, the storages that the waits on it retire."""
     result: dict[str, set[str]] = {}
-    for node in walk(kernel.body):
+    for node in statements_in(kernel.body):
         if isinstance(node, gpu_ops.MbarrierWait):
             names = {buffer.storage.name for buffer in node.retires}
             result.setdefault(node.barrier.storage.name, set()).update(names)

@@ -21,12 +21,12 @@ from ptxtile.ir.access import (
     active_threads,
     expression_accesses,
     operation_accesses,
+    statements_in,
 )
 from ptxtile.ir.buffers import Scope
 from ptxtile.ir.conflicts import Overlap, compare, repeats_conflict
 from ptxtile.ir.expressions import Expr
 from ptxtile.ir.program import Kernel
-from ptxtile.ir.rewrite import walk
 from ptxtile.ir.statements import Break, Continue, For, If, Let, Seq, Specialized, Statement, While
 from ptxtile.lower import hazards
 from ptxtile.lower.hazards import Decision, Need, Path, Pending, State, joined, need
@@ -209,7 +209,7 @@ class _Walker:
     def _is_unit(self, node: For | While, path: Path, context: Context) -> bool:
         """Whether the loop can be taken as one access of each thread: nothing inside it needs a barrier inside it."""
         if path not in self.facts.units:
-            simple = not any(isinstance(n, (gpu_ops.GpuOp, Specialized)) for n in walk(node))
+            simple = not any(isinstance(n, (gpu_ops.GpuOp, Specialized)) for n in statements_in(node))
             free = isinstance(node, For) and node.option("independent") is True
             self.facts.units[path] = simple and (free or not self._conflicts_inside(self._events(node, path, context)))
         return self.facts.units[path]
@@ -321,7 +321,7 @@ class _Walker:
     def _access_all(self, events: list[Access], path: Path, state: State) -> State:
         """``state`` after the accesses of one statement, with decisions made for what they need."""
         for later in events:
-            for pending in list(state):
+            for pending in reversed(list(state)):  # the latest first: it is the one that a user looks for
                 if pending not in state:
                     continue
                 wanted = need(pending, later, self.facts.overlaps)

@@ -8,7 +8,7 @@ and not written by the kernel.
 
 from __future__ import annotations
 
-from ptxtile.ir.access import Context, inlined
+from ptxtile.ir.access import Context, inlined, statements_in
 from ptxtile.ir.buffers import Scope
 from ptxtile.ir.enumeration import NotEnumerable, evaluate
 from ptxtile.ir.expressions import Expr, Load, Var
@@ -26,7 +26,8 @@ class Uniformity:
         self._threads = kernel.threads
         self._varying: set[str] = {kernel.thread.name}  # variables and private storages that differ between threads
         self._written_in_roles: set[str] = set()
-        written = [n.buffer for n in walk(kernel.body) if isinstance(n, Store) and n.buffer.scope is Scope.GLOBAL]
+        stores = (node for node in statements_in(kernel.body) if isinstance(node, Store))
+        written = [store.buffer for store in stores if store.buffer.scope is Scope.GLOBAL]
         self._written = {context.memories.get(b.storage.name, b.storage.name) for b in written}
         known = -1
         while known != len(self._varying):
@@ -112,7 +113,7 @@ class Uniformity:
                     self._mark_role(role, context, uniform)
 
     def _mark_role(self, role: Role, context: Context, uniform: bool) -> None:
-        stores = (n for n in walk(role.body) if isinstance(n, Store) and n.buffer.scope in _PRIVATE)
+        stores = (n for n in statements_in(role.body) if isinstance(n, Store) and n.buffer.scope in _PRIVATE)
         self._written_in_roles |= {store.buffer.storage.name for store in stores}
         self._mark(role.body, context.for_threads(role.first_thread, role.threads), uniform)
 

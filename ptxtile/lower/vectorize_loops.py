@@ -48,7 +48,7 @@ def run(program: Program, target: Target, options: Options) -> Program:
 
 class _Vectorizer(ScopedRewriter):
     def __init__(self, program: Program, kernel: Kernel, names: NameSupply) -> None:
-        super().__init__(analyzer_for(program, kernel))
+        super().__init__(analyzer_for(program, kernel), kernel.thread)
         self.names = names
         self.widths = VectorWidths(self.analyzer, base_alignments(program))
         self.aliases = Aliases(program)

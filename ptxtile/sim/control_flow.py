@@ -3,9 +3,10 @@
 :meth:`Executor.execute` runs a statement on the lanes of a mask and returns the lanes that go on after it: those that
 met a Break or Continue are missing until their loop takes them up again. Loads happen on active lanes only.
 
-The two sides of a divergent If run one after the other; but when one of them blocks, the other goes on, even past the
-If to the end of the enclosing Seq, as the warps of a CTA may; lanes of one warp meet again after the If. So what is
-reported as a deadlock is none of warps merely kept together (up to a loop's next iteration: that one the lanes begin together).
+The two sides of a divergent If run one after the other; but when one of them blocks, the other goes on, even past
+the If to the end of the enclosing Seq, as the warps of a CTA may; lanes of one warp meet again after the If. So a
+deadlock is never reported of warps that were merely kept together, except that they begin a loop's next iteration
+together.
 """
 
 from __future__ import annotations

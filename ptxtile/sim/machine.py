@@ -33,7 +33,7 @@ from ptxtile.sim.tensor_maps import TensorMap
 @dataclass(frozen=True, slots=True)
 class KernelContext:
     """What all CTAs of a launch share. ``tensors`` and ``tensor_maps`` are those that the kernel has as parameters;
-    ``variables`` its scalar parameters; ``grid`` is (x, y, z); ``mixed``: private storages viewed with several dtypes."""
+    ``variables`` its scalar parameters; ``grid`` is (x, y, z); ``mixed``: storages viewed with several dtypes."""
 
     program: Program
     kernel: Kernel

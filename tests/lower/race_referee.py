@@ -23,7 +23,8 @@ from ptxtile.ir.statements import Allocate, Break, Continue, For, If, Let, Seq, 
 
 BINARY = {
     "add": lambda a, b: a + b, "sub": lambda a, b: a - b, "mul": lambda a, b: a * b, "floordiv": lambda a, b: a // b,
-    "floormod": lambda a, b: a % b, "truncdiv": lambda a, b: int(a / b), "min": min, "max": max, "xor": lambda a, b: a ^ b,
+    "floormod": lambda a, b: a % b, "truncdiv": lambda a, b: int(a / b), "min": min, "max": max,
+    "xor": lambda a, b: a ^ b,
     "and": lambda a, b: a & b, "or": lambda a, b: a | b, "shl": lambda a, b: a << b, "shr": lambda a, b: a >> b,
 }  # fmt: skip
 COMPARE = {

@@ -7,6 +7,7 @@ import torch
 
 from ptxtile import sim
 from ptxtile.errors import DeadlockError, Location, SimulationError
+from ptxtile.ir import gpu_ops
 from ptxtile.ir.buffers import Scope
 from ptxtile.ir.expressions import cast
 from ptxtile.ir.gpu_ops import (
@@ -19,6 +20,7 @@ from ptxtile.ir.gpu_ops import (
 )
 from ptxtile.ir.statements import Allocate, If, Let, Role, Specialized, Statement, seq
 from ptxtile.ir.types import float32
+from ptxtile.sim.rules import RULES
 from tests.sim.programs import (
     BLOCK_X,
     THREAD,
@@ -287,3 +289,8 @@ def test_private_state_passes_into_roles_and_out_of_them() -> None:
 def test_roles_must_lie_within_the_block() -> None:
     with pytest.raises(SimulationError, match="not there"):
         run(Specialized((Role("far", 32, 64, BarSync(1, 64)),)), threads=64)
+
+
+def test_every_gpu_op_has_a_rule() -> None:
+    ops = {node for node in vars(gpu_ops).values() if isinstance(node, type) and issubclass(node, gpu_ops.GpuOp)}
+    assert ops - {gpu_ops.GpuOp} <= set(RULES)

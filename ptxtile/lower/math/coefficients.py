@@ -1,6 +1,4 @@
-"""Polynomials and constants of the math functions. Made by tools/fit_math_coefficients.py; do not edit."""
-
-# ruff: noqa: E501
+"""Polynomials and constants of the math functions, made by tools/fit_math_coefficients.py."""
 
 from __future__ import annotations
 

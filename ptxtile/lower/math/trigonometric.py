@@ -15,7 +15,7 @@ from ptxtile.lower.math.builder import INFINITY, FunctionBuilder
 from ptxtile.lower.math.large_arguments import Angle, reduce_large
 
 LIMIT = {"float32": 105000.0, "float64": 2.0**30}
-"""Up to here the part of π/2 that the three constants leave out matters less than 2^-10 ulp of the smallest r there
+"""Up to here the part of π/2 that the three constants leave out matters less than 2^-9 ulp of the smallest r there
 is."""
 
 

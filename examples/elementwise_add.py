@@ -61,16 +61,16 @@ def elementwise_add_factory(M, N, block_M=64, block_N=64, threads=128):
 
 
 def bandwidth(run, tensors: int, bytes_each: int) -> float:
-    """GB/s moved by ``run``, the median of 20 launches."""
-    times = []
-    for _ in range(20):
-        start, stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    """GB/s moved by ``run``: the median of 50 launches that wait in a full queue, so that host time does not count."""
+    events = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(50)]
+    torch.cuda._sleep(50_000_000)
+    for start, stop in events:
         start.record()
         run()
         stop.record()
-        torch.cuda.synchronize()
-        times.append(start.elapsed_time(stop))
-    return tensors * bytes_each / sorted(times)[len(times) // 2] / 1e6
+    torch.cuda.synchronize()
+    times = sorted(start.elapsed_time(stop) for start, stop in events)
+    return tensors * bytes_each / times[len(times) // 2] / 1e6
 
 
 def main() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ptxtile import config
@@ -80,25 +80,28 @@ def _after_pass(
         verify_program(program)
 
 
-def compile_program(
-    program: Program,
-    target: Target,
-    options: Options | None = None,
-    observe: Observer | None = None,
-    *,
-    emit_ptx: bool = True,
-) -> Artifact:
-    """Lowers ``program`` and, unless ``emit_ptx`` is False, emits its PTX."""
+def lower(program: Program, target: Target, options: Options | None = None, observe: Observer | None = None) -> Artifact:
+    """``program`` lowered to the gpu stage: all that the simulator needs."""
     options = options or Options()
     lowered, timings = lower_program(program, target, options, observe)
-    if not emit_ptx:
-        return Artifact(program, lowered, target, options, timings=timings)
+    return Artifact(program, lowered, target, options, timings=timings)
+
+
+def emit_ptx(lowered: Artifact) -> Artifact:
+    """``lowered`` with its LLVM IR and PTX."""
     from ptxtile import nvvm
 
-    module = nvvm.emit(lowered, target)
-    timings |= {f"llvm {step}": seconds for step, seconds in module.timings.items()}
+    module = nvvm.emit(lowered.program, lowered.target)
+    timings = lowered.timings | {f"llvm {step}": seconds for step, seconds in module.timings.items()}
     dump = config.dump_directory()
     if dump is not None:
-        (dump / f"{program.name}.ll").write_text(module.llvm_ir)
-        (dump / f"{program.name}.ptx").write_text(module.ptx)
-    return Artifact(program, lowered, target, options, module.ptx, module.llvm_ir, timings)
+        (dump / f"{lowered.program.name}.ll").write_text(module.llvm_ir)
+        (dump / f"{lowered.program.name}.ptx").write_text(module.ptx)
+    return replace(lowered, ptx=module.ptx, llvm_ir=module.llvm_ir, timings=timings)
+
+
+def compile_program(
+    program: Program, target: Target, options: Options | None = None, observe: Observer | None = None
+) -> Artifact:
+    """Lowers ``program`` and emits its PTX."""
+    return emit_ptx(lower(program, target, options, observe))

@@ -5,19 +5,20 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ptxtile import config
-from ptxtile.compiler import Artifact, compile_program, lower_program
+from ptxtile.compiler import Artifact, emit_ptx, lower
 from ptxtile.errors import ArgumentError, PtxtileError
 from ptxtile.frontend.functions import UserFunction
 from ptxtile.frontend.locations import without_package_frames
 from ptxtile.frontend.signature import (
     ScalarSignature,
     Signature,
+    TensorSignature,
     call_record,
     specialize,
     specialize_tensor,
@@ -72,18 +73,14 @@ class Variant:
         if self._compiled is not None:
             return self._compiled
         if self._lowered is None:
-            program, timings = lower_program(self.tile_program, self.target, self.settings.options)
-            self._lowered = Artifact(
-                self.tile_program, program, self.target, self.settings.options, timings=self._timings | timings
-            )
+            artifact = lower(self.tile_program, self.target, self.settings.options)
+            self._lowered = replace(artifact, timings=self._timings | artifact.timings)
         return self._lowered
 
     def compiled(self) -> Artifact:
         """With PTX."""
         if self._compiled is None:
-            artifact = compile_program(self.tile_program, self.target, self.settings.options)
-            artifact.timings.update(self._timings)
-            self._compiled = artifact
+            artifact = self._compiled = emit_ptx(self.lowered())
             if self.settings.verbose:
                 logging.getLogger("ptxtile").warning(
                     "compiled %s for %s in %.1f ms", self.tile_program.name, self.target.name,
@@ -91,16 +88,20 @@ class Variant:
                 )  # fmt: skip
         return self._compiled
 
+    def executable(self) -> Executable:
+        """What the driver loads and launches; made when first needed."""
+        if self._executable is None:
+            from ptxtile.runtime.executable import Executable
+
+            artifact = self.compiled()
+            assert artifact.ptx is not None
+            self._executable = Executable(artifact.ptx, artifact.launch, self.target.name)
+        return self._executable
+
     def run(self, binding: Binding, device_type: str) -> Any:
         """Runs the bound call on the card or in the simulator; gives its results."""
         if device_type == "cuda":
-            if self._executable is None:
-                from ptxtile.runtime.executable import Executable
-
-                artifact = self.compiled()
-                assert artifact.ptx is not None
-                self._executable = Executable(artifact.ptx, artifact.launch, self.target.name)
-            return self._executable(binding)
+            return self.executable()(binding)
         if not binding.is_empty:
             from ptxtile import sim
 
@@ -185,6 +186,7 @@ class JITKernel:
 
         binding = bind(self._call_record, args, kwargs, device_type=device_type)
         values = {**self.constants, **binding.symbols}
+        self._require_sizes(values, binding.tensors)
         for name, given in self.constants.items():
             if values[name] != given:
                 raise ArgumentError(
@@ -196,6 +198,16 @@ class JITKernel:
             {name: tensor.stride() for name, tensor in binding.tensors.items()},
         )  # fmt: skip
         return self._variant(specialization, self._target(device_type, device))
+
+    def _require_sizes(self, values: Mapping[str, int], tensors: Mapping[str, Any]) -> None:
+        """ArgumentError when None was passed for a tensor whose shape gives a ``T.const`` size."""
+        missing = [name for name in self.signature.constants if name not in values]
+        absent = [p.name for p in self.signature.inputs if isinstance(p, TensorSignature) and p.name not in tensors]
+        if missing and absent:
+            raise ArgumentError(
+                f"argument {absent[0]!r} of {self.function.function.__name__} is None, but the size {missing[0]} is needed",
+                expected="a tensor", got="None",
+            )  # fmt: skip
 
     def _target(self, device_type: str, device: int | None) -> Target:
         if self.settings.target is not None:

@@ -47,13 +47,14 @@ class Compiled:
 
 def show(view: View, subject: Subject) -> str:
     """The text of any view but PASSES, ending with a newline. Compiles as far as the view needs."""
-    from ptxtile.compiler import compile_program
+    from ptxtile.compiler import emit_ptx, lower
 
     if view is View.TILE_IR:
         text = print_program(subject.program)
     else:
-        emit_ptx = view in _NEED_PTX
-        artifact = compile_program(subject.program, subject.target, subject.options, emit_ptx=emit_ptx)
+        artifact = lower(subject.program, subject.target, subject.options)
+        if view in _NEED_PTX:
+            artifact = emit_ptx(artifact)
         text = _SHOW[view](Compiled(subject, artifact))
     return text.rstrip("\n") + "\n"
 

@@ -23,6 +23,7 @@ from ptxtile.ir.expressions import (
     as_expr,
     cast,
     constant,
+    constant_value,
     logical_and,
 )
 from ptxtile.ir.print_expressions import print_expression
@@ -93,14 +94,14 @@ class _Guard(ScopedRewriter):
         for dimension, (index, size) in enumerate(zip(indices, buffer.shape, strict=True)):
             for comparison in self._bounds(index, as_expr(size)):
                 proven = self.analyzer.prove(comparison)
-                if proven is False:
+                if proven is False and constant_value(size) != 0:  # a tensor without elements launches nothing
                     raise LoweringError(
                         f"this {what} of {buffer.name} is always out of range in dimension {dimension}",
                         location=self.location,
                         expected=f"an index of at least 0 and below {size if isinstance(size, int) else print_expression(size)}",
                         got=f"index {print_expression(index)}",
                     )
-                if proven is None:
+                if proven is not True:
                     result = comparison if result is None else logical_and(result, comparison)
         if result is not None:
             subject = f"{what} of {buffer.name}"

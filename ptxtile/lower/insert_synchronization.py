@@ -6,9 +6,10 @@ touches what its own TMA stores wrote, ``BulkWaitGroup``. Invariant: any two acc
 one of them a write, are ordered; an access through the other proxy comes after a fence; a barrier stands only where
 all threads of the CTA (or of the role) arrive; no barrier can be taken away.
 
-The walk (:mod:`ptxtile.lower.synchronization_walk`) finds the places; here its decisions are pruned and written down. A
-barrier of the whole CTA is ``BarSync(0, kernel.threads)``, which means all threads of the CTA, also when their number
-is no multiple of 32. A role's barrier has an id of its own (1 to 15) and the role's threads, rounded up to whole warps.
+The walk (:mod:`ptxtile.lower.synchronization_walk`) finds the places; here its decisions are pruned and written down.
+The barrier of the whole CTA has id 0, a role's has an id of its own from 1 to 15. A barrier counts whole warps (PTX
+ISA, bar.sync: a warp arrives as a whole, and a last warp of fewer threads counts as 32), so thread counts are rounded
+up to multiples of 32.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ from ptxtile.target import Target
 
 NAMED_BARRIERS = 16
 """Barrier resources of a CTA (PTX ISA, bar.sync); 0 is the whole CTA's."""
+
+WARP = 32
 
 MAXIMUM_PRUNED = 64
 """A kernel with more barriers than this is not searched for superfluous ones."""
@@ -89,10 +92,9 @@ class _Barriers:
 
     def get(self, role: Role | None) -> BarSync:
         if role is None:
-            return BarSync(0, self._kernel.threads)
-        whole_warps = -(-role.threads // 32) * 32
+            return BarSync(0, _whole_warps(self._kernel.threads))
         last = role.first_thread + role.threads == self._kernel.threads
-        if role.first_thread % 32 or (role.threads % 32 and not last):
+        if role.first_thread % WARP or (role.threads % WARP and not last):
             raise LoweringError(
                 f"role {role.name} needs a barrier, but its threads are not whole warps",
                 location=role.location,
@@ -111,7 +113,11 @@ class _Barriers:
                 )
             self._of_role[role.name] = free[0]
             self._taken.add(free[0])
-        return BarSync(self._of_role[role.name], whole_warps)
+        return BarSync(self._of_role[role.name], _whole_warps(role.threads))
+
+
+def _whole_warps(threads: int) -> int:
+    return -(-threads // WARP) * WARP
 
 
 def _statements(decision: Decision, barriers: _Barriers, role: Role | None, place: Statement) -> Iterator[Statement]:

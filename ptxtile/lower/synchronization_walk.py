@@ -358,7 +358,7 @@ class _Walker:
         if wanted.fence and not wanted.barrier and not wanted.wait:
             added = [self._decide(place, wanted, pending, later) for place in pending.barriers]
             if any(added):
-                return {replace(p, fenced=True) if p == pending else p: None for p in state}
+                raise _Restart
         uniform = next((i for i, scope in enumerate(self.scopes) if not scope.is_uniform), len(self.scopes))
         if pending.depth > uniform:
             self._impossible(wanted.overlap, pending.access, later, "a barrier is needed where not all threads arrive")

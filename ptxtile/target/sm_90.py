@@ -13,7 +13,8 @@ FEATURES = sm_89.FEATURES | {
     Feature.CLUSTER: (7, 8),  # barrier.cluster, mapa, .shared::cluster: sm_90, PTX ISA 7.8
     Feature.GRID_DEPENDENCY: (7, 8),  # griddepcontrol: sm_90, PTX ISA 7.8
     Feature.ELECT: (8, 0),  # elect.sync: sm_90, PTX ISA 8.0
-    Feature.MBARRIER_TRY_WAIT: (8, 0),  # try_wait: 7.8; arrive.expect_tx and explicit .shared::cta: 8.0
+    Feature.MBARRIER_TRY_WAIT: (7, 8),  # mbarrier.try_wait: sm_90, PTX ISA 7.8
+    Feature.MBARRIER_EXPECT_TX: (8, 0),  # mbarrier.arrive.expect_tx: sm_90, PTX ISA 8.0
     Feature.TMA: (8, 0),  # cp.async.bulk.tensor, fence.proxy.async, prefetch.tensormap: sm_90, PTX ISA 8.0
     Feature.TMA_MULTICAST: (8, 0),  # .multicast::cluster: sm_90, PTX ISA 8.0 (at full speed on sm_90a)
     Feature.SHARED_CTA_TMA: (8, 6),  # .shared::cta as the destination: PTX ISA 8.6

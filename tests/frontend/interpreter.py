@@ -18,7 +18,10 @@ from ptxtile.ir import tile_ops as t
 from ptxtile.ir.buffers import Buffer
 from ptxtile.ir.program import Program
 
-NUMPY = {"bool": np.bool_, **{n: getattr(np, n) for n in ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32")}}
+NUMPY = {
+    "bool": np.bool_,
+    **{n: getattr(np, n) for n in ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32")},
+}
 NUMPY |= {"uint64": np.uint64, "float16": np.float16, "float32": np.float32, "float64": np.float64}
 UNARY = {
     "neg": lambda x: -x, "abs": abs, "sqrt": np.sqrt, "floor": np.floor, "ceil": np.ceil, "trunc": np.trunc,
@@ -198,7 +201,9 @@ class Machine:
             flat[address] = self.value(node.value)
 
 
-def run(program: Program, tensors: dict[str, np.ndarray], scalars: dict[str, Any] | None = None, seed: int = 0) -> Machine:
+def run(
+    program: Program, tensors: dict[str, np.ndarray], scalars: dict[str, Any] | None = None, seed: int = 0
+) -> Machine:
     """Runs all kernels, thread 0 of each block; allocations are made and added to ``tensors``."""
     machine = Machine(tensors, scalars or {}, seed)
     for buffer in program.allocations:

@@ -508,9 +508,7 @@ def test_parallel_extents(extent):
 @given(st.integers(-3, 3), st.integers(-3, 3), st.integers(1, 3), st.integers(1, 8))
 def test_dependences_against_brute_force(read, write, stride, extent):
     """For B[stride·i + write] = B[stride·i + read]: refused exactly when two iterations touch one element."""
-    conflict = any(
-        stride * i + read == stride * j + write for i in range(extent) for j in range(extent) if i != j
-    )
+    conflict = any(stride * i + read == stride * j + write for i in range(extent) for j in range(extent) if i != j)
 
     def body(A, B, C):
         for i in T.Parallel(extent):

@@ -143,7 +143,9 @@ def main(rows, kind):
 """
     program = traced(from_source(source)(6, "float16"))
     tensor, scalar = program.parameters
-    assert isinstance(tensor, TensorParameter) and tensor.buffer.shape == (6, 4) and tensor.buffer.dtype.name == "float16"
+    assert (
+        isinstance(tensor, TensorParameter) and tensor.buffer.shape == (6, 4) and tensor.buffer.dtype.name == "float16"
+    )
     assert isinstance(scalar, ScalarParameter) and scalar.var == Var("n", int32)
 
 

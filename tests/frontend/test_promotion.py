@@ -92,7 +92,9 @@ def test_comparisons_are_bool_in_the_common_dtype(compare):
             assert value.expr.left.dtype == value.expr.right.dtype == common
 
 
-@pytest.mark.parametrize("number, dtype", [(2**31 - 1, "int32"), (2**31, "int64"), (-(2**31), "int32"), (2**63, "uint64")])
+@pytest.mark.parametrize(
+    "number, dtype", [(2**31 - 1, "int32"), (2**31, "int64"), (-(2**31), "int32"), (2**63, "uint64")]
+)
 def test_python_ints_are_as_wide_as_they_need(number, dtype):
     assert (variable("int8") + number).dtype == dtype
 

@@ -19,7 +19,9 @@ from ptxtile.ir.verifier import verify
 from tests.frontend.interpreter import Machine, run
 
 
-def traced(function: Any, outputs: tuple[str, ...] = (), constants: dict[str, int] | None = None, **python: Any) -> Program:
+def traced(
+    function: Any, outputs: tuple[str, ...] = (), constants: dict[str, int] | None = None, **python: Any
+) -> Program:
     """The verified tile program of a function or prim_func, for typical arguments."""
     user = function if isinstance(function, UserFunction) else UserFunction(function)
     signature = learn_signature(user, python, outputs)
@@ -68,7 +70,9 @@ def same_as_python(body: Callable[..., Any], *arrays: np.ndarray, **scalars: Any
     names = list(body.__code__.co_varnames[: len(arrays)])
     plain = {name: array.copy() for name, array in zip(names, arrays, strict=True)}
     device = {name: array.copy() for name, array in zip(names, arrays, strict=True)}
-    typed = {n: (np.int32(v) if type(v) is int else np.float32(v) if type(v) is float else v) for n, v in scalars.items()}
+    typed = {
+        n: (np.int32(v) if type(v) is int else np.float32(v) if type(v) is float else v) for n, v in scalars.items()
+    }
     with np.errstate(all="ignore"):
         body(**plain, **typed)
     machine = run(kernel_of(body, device, scalars), device, scalars)

@@ -71,16 +71,18 @@ def run(*arguments: str):
 
 @pytest.fixture
 def compiled(monkeypatch) -> list[dict]:
-    """compile_program and lower_program are stand-ins; the list receives what they are given."""
+    """The compiler's steps are stand-ins; the list receives what they are given."""
     given: list[dict] = []
 
-    def compile_program(program, chosen, options, observe=None, *, emit_ptx=True):
-        given.append({"program": program.name, "target": chosen.name, "options": options, "emit_ptx": emit_ptx})
+    def lower(program, chosen, options):
+        given.append({"program": program.name, "target": chosen.name, "options": options, "emit_ptx": False})
         lowered = parse_program(IR.replace('"add"', '"lowered"'))
         object.__setattr__(lowered, "launch", LaunchRecord("add", ()))
-        timings = {"legalize": 0.0015, "llvm emit": 0.25}
-        ptx, llvm = ("the ptx\n", "the llvm\n") if emit_ptx else (None, None)
-        return Artifact(program, lowered, chosen, options, ptx, llvm, timings)
+        return Artifact(program, lowered, chosen, options, timings={"legalize": 0.0015, "llvm emit": 0.25})
+
+    def emit_ptx(artifact):
+        given[-1]["emit_ptx"] = True
+        return replace(artifact, ptx="the ptx\n", llvm_ir="the llvm\n")
 
     def lower_program(program, chosen, options, observe):
         observe("trace", program)
@@ -89,7 +91,8 @@ def compiled(monkeypatch) -> list[dict]:
             raise LoweringError("the second pass failed")
         observe("second pass", parse_program(IR.replace('"add"', '"after_second"')))
 
-    monkeypatch.setattr(compiler, "compile_program", compile_program)
+    monkeypatch.setattr(compiler, "lower", lower)
+    monkeypatch.setattr(compiler, "emit_ptx", emit_ptx)
     monkeypatch.setattr(compiler, "lower_program", lower_program)
     return given
 

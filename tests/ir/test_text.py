@@ -50,6 +50,12 @@ def test_programs_read_back(make):
     assert print_program(parse_program(printed)) == printed
 
 
+def test_functions_out_of_line_read_back():
+    program = gpu_program()
+    program = replace(program, functions=(replace(program.functions[0], out_of_line=True),))
+    assert parse_program(print_program(program)) == program
+
+
 def test_a_launch_record_reads_back():
     program = replace(gpu_program(), launch=record_with_everything())
     assert parse_program(print_program(program)).launch == program.launch

@@ -99,7 +99,8 @@ class JITFunction:
             for name, parameter in self.function.python_signature.parameters.items():
                 if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
                     raise TraceError(
-                        f"the parameter *{name} of {self.function.function.__name__}", location=self.function.rewritten.location,
+                        f"the parameter *{name} of {self.function.function.__name__}",
+                        location=self.function.rewritten.location,
                         expected="named parameters",
                     )  # fmt: skip
         return self._names
@@ -138,8 +139,8 @@ class JITFunction:
         if used != len(kwargs):
             unknown = next(name for name in kwargs if name not in {n for n, _, _ in names})
             raise ArgumentError(
-                f"{self.function.function.__name__} has no argument {unknown!r}", expected=", ".join(n for n, _, _ in names),
-                got=unknown,
+                f"{self.function.function.__name__} has no argument {unknown!r}",
+                expected=", ".join(n for n, _, _ in names), got=unknown,
             )  # fmt: skip
         return self._kernel(python), tuple(runtime)
 

@@ -205,8 +205,8 @@ class JITKernel:
         absent = [p.name for p in self.signature.inputs if isinstance(p, TensorSignature) and p.name not in tensors]
         if missing and absent:
             raise ArgumentError(
-                f"argument {absent[0]!r} of {self.function.function.__name__} is None, but the size {missing[0]} is needed",
-                expected="a tensor", got="None",
+                f"argument {absent[0]!r} of {self.function.function.__name__} is None, but its size {missing[0]} is "
+                "needed", expected="a tensor", got="None",
             )  # fmt: skip
 
     def _target(self, device_type: str, device: int | None) -> Target:

@@ -4,6 +4,7 @@ tests."""
 from __future__ import annotations
 
 import difflib
+import functools
 import os
 import random
 import zlib
@@ -65,35 +66,46 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
     return check
 
 
-def _missing_device() -> str | None:
-    """Why no device test can run here, or None."""
+NOT_RUN = "device test: "
+"""How the reason of a skipped device test begins."""
+
+
+@functools.cache
+def reason_not_to_run() -> str:
+    """Why no device test can run here; empty when they can."""
     import torch
 
-    if not torch.cuda.is_available():
-        return "torch sees no CUDA card"
-    return None
+    from ptxtile.errors import PtxtileError
+    from ptxtile.runtime import device, driver
+
+    if torch.version.cuda is None:
+        return "torch is a build without CUDA"
+    try:
+        driver.initialised()
+        device.target_of_device()
+    except PtxtileError as error:
+        return error.message
+    return "" if torch.cuda.is_available() else "torch sees no CUDA card"
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Everything in tests/gpu needs a card."""
     folder = Path(__file__).parent / "gpu"
     device_tests = [item for item in items if item.path.is_relative_to(folder) or item.get_closest_marker("gpu")]
-    if not device_tests:
-        return
-    reason = _missing_device()
     for item in device_tests:
         item.add_marker(pytest.mark.gpu)
-        if reason is not None:
-            item.add_marker(pytest.mark.skip(reason=f"device test: {reason}"))
+        if reason_not_to_run():
+            item.add_marker(pytest.mark.skip(reason=NOT_RUN + reason_not_to_run()))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Says how many device tests did not run, and why."""
+    """Says how many device tests did not run, and why. Here and not in tests/gpu, whose conftest.py the controller of
+    pytest-xdist does not load."""
     reasons: dict[str, int] = {}
     for report in terminalreporter.stats.get("skipped", []):
-        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
-        if "device test: " in reason:
-            reason = reason.partition("device test: ")[2]
+        reason = report.longrepr[2] if isinstance(report.longrepr, (tuple, list)) else str(report.longrepr)
+        if NOT_RUN in reason:
+            reason = reason.partition(NOT_RUN)[2]
             reasons[reason] = reasons.get(reason, 0) + 1
     for reason, count in reasons.items():
         terminalreporter.write_line(f"{count} device tests did not run: {reason}")

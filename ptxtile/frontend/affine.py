@@ -47,9 +47,8 @@ def linear(expr: Expr | int, definitions: Mapping[str, Expr]) -> Linear:
     if isinstance(expr, Var):
         definition = definitions.get(expr.name)
         return Linear(0, {expr: 1}) if definition is None else linear(definition, definitions)
-    if isinstance(expr, Cast) and expr.dtype.is_integer and expr.operand.dtype.is_integer:
-        if expr.dtype.bits >= expr.operand.dtype.bits:
-            return linear(expr.operand, definitions)
+    if isinstance(expr, Cast) and _keeps_value(expr):
+        return linear(expr.operand, definitions)
     if isinstance(expr, Unary) and expr.operator == "neg":
         return linear(expr.operand, definitions).scaled(-1)
     if isinstance(expr, Binary) and expr.dtype.is_integer:
@@ -63,3 +62,9 @@ def linear(expr: Expr | int, definitions: Mapping[str, Expr]) -> Linear:
         if expr.operator == "mul" and left.is_constant:
             return right.scaled(left.constant)
     return Linear(0, {expr: 1})
+
+
+def _keeps_value(expr: Cast) -> bool:
+    """Whether a cast is from an integer to one at least as wide."""
+    source, target = expr.operand.dtype, expr.dtype
+    return source.is_integer and target.is_integer and target.bits >= source.bits

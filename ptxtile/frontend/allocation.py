@@ -58,7 +58,7 @@ def alloc_local(shape: Any, dtype: Any, scope: str = "local") -> TracedBuffer:
 
 
 def alloc_var(dtype: Any, *args: Any, scope: str = "local.var", init: Any = None) -> Local:
-    """A scalar variable of each thread's own: ``x = T.alloc_var(T.float32, 0)``; later ``x = …`` and ``x += …`` assign it.
+    """A scalar of each thread's own: after ``x = T.alloc_var(T.float32, 0)``, ``x = …`` and ``x += …`` assign it.
 
     ``T.alloc_var(dtype, init)``, ``T.alloc_var(dtype, init=…)``; a string as an argument is TileLang's scope name.
     """
@@ -75,7 +75,7 @@ def alloc_var(dtype: Any, *args: Any, scope: str = "local.var", init: Any = None
 
 
 def empty(*shape: Any, dtype: Any = "float32") -> TracedBuffer:
-    """``T.empty((M, N), T.float32)``: a new contiguous tensor that the call allocates: an output when it is returned."""
+    """``T.empty((M, N), T.float32)``: a new contiguous tensor that the call allocates, an output when returned."""
     tracer = tracer_for("T.empty")
     if tracer.kernel is not None:
         raise TraceError(

@@ -1,8 +1,8 @@
 """The run-time side of rewritten ``if``, ``for`` and ``while``.
 
-A construct whose condition or bounds are Python values is only a thin wrapper (``traced`` is False). A traced one is a
-:class:`Region`: it opens blocks, and the names that it carries (rebound inside and needed outside) are exchanged with the
-user's local variables by ``enter``, ``between`` and ``leave``.
+A construct whose condition or bounds are Python values is only a thin wrapper (``traced`` is False). A traced one is
+a :class:`Region`: it opens blocks, and the names that it carries (rebound inside and needed outside) are exchanged
+with the user's local variables by ``enter``, ``between`` and ``leave``.
 """
 
 from __future__ import annotations

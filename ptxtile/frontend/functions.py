@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable
-from functools import cached_property, update_wrapper
+from functools import cached_property
 from typing import Any
 
 from ptxtile.errors import TraceError
@@ -20,7 +20,8 @@ class UserFunction:
     def __init__(self, function: Callable[..., Any], scope: dict[str, Any] | None = None) -> None:
         self.function = function
         self.scope = scope or {}
-        update_wrapper(self, function)
+        self.__wrapped__ = function
+        self.__name__, self.__doc__ = function.__name__, function.__doc__
 
     @cached_property
     def rewritten(self) -> Rewritten:

@@ -17,7 +17,8 @@ from ptxtile.ir.statements import Seq
 from ptxtile.ir.types import int32
 
 MAX_THREADS = 1024
-"""Threads of a block on every target (CUDA C++ Programming Guide, «Technical Specifications per Compute Capability»)."""
+"""Threads of a block on every target (CUDA C++ Programming Guide, «Technical Specifications per Compute
+Capability»)."""
 
 
 class KernelLaunch:
@@ -34,7 +35,8 @@ class KernelLaunch:
             raise TraceError("T.Kernel inside of T.Kernel", location=user_location(), hint="put it after the first one")
         tracer.pending_name = None
         names = [*self.names, *("bx", "by", "bz")[len(self.names) :]]
-        block_vars = tuple(Var(tracer.unique(name), int32) for name in names[:3])
+        x, y, z = (Var(tracer.unique(name), int32) for name in names[:3])
+        block_vars = (x, y, z)
         grid = (*self.grid, *(1,) * (3 - len(self.grid)))
         thread = Var(tracer.unique("thread"), int32)
         tracer.kernel = OpenKernel(
@@ -104,7 +106,8 @@ def _thread_extents(threads: Any) -> tuple[int, int, int]:
     x, y, z = [*extents, 1, 1][:3]
     if x * y * z > MAX_THREADS:
         raise ResourceError(
-            "too many threads in a block", location=user_location(), expected=f"at most {MAX_THREADS}", got=str(x * y * z),
+            "too many threads in a block", location=user_location(), expected=f"at most {MAX_THREADS}",
+            got=str(x * y * z),
             hint="give each thread more elements: T.Parallel spreads any tile over any number of threads",
         )  # fmt: skip
     return x, y, z

@@ -1,7 +1,7 @@
 """Which names of a function are needed after, or carried around, each of its control-flow statements.
 
-A backward pass over the AST: for an ``if`` the names live after it, for a loop the names live after it or at the head of
-its body. Those that the statement also assigns become typed locals when its condition or bounds are traced.
+A backward pass over the AST: for an ``if`` the names live after it, for a loop the names live after it or at the
+head of its body. Those that the statement also assigns become typed locals when its condition or bounds are traced.
 Approximations are on the safe side: a name that a nested function or lambda reads is live everywhere.
 """
 
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Liveness:
-    """``carried``: by control-flow statement (identity), the names it assigns that are needed outside of one pass of it.
+    """``carried``: by control-flow statement (identity), the names it assigns that are needed outside of one pass.
 
     ``live_out``: by loop, all names needed after it.
     """

@@ -1,4 +1,4 @@
-"""Where in the user's source the tracer is: the innermost frame outside of ptxtile, and the chain of macro calls around it."""
+"""Where in the user's source the tracer is: the innermost frame outside of ptxtile, and the macro calls around it."""
 
 from __future__ import annotations
 

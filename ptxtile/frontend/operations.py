@@ -75,11 +75,10 @@ def number_expr(value: Any, dtype: DType | None = None) -> Const:
         return Const(float(number), dtype)
     if dtype.is_bool:
         return Const(bool(number), dtype)
-    if isinstance(number, float):
-        if not math.isfinite(number) or number != int(number):
-            raise TypeMismatchError(
-                f"the number {number!r} does not fit in {dtype}", location=user_location(), expected="an integer"
-            )
+    if isinstance(number, float) and (not math.isfinite(number) or number != int(number)):
+        raise TypeMismatchError(
+            f"the number {number!r} does not fit in {dtype}", location=user_location(), expected="an integer"
+        )
     return constant(int(number), dtype)
 
 

@@ -34,9 +34,9 @@ def check_parallel(loop: ParallelFor, definitions: dict[str, Expr]) -> None:
             if read.buffer.storage == write.buffer.storage and _conflict(loop, write, read):
                 _refuse_read(write, read)
         for other in collector.writes[:position]:
-            if other.buffer.storage == write.buffer.storage and other.value != write.value:
-                if _conflict(loop, write, other, same_iteration_first=True):
-                    _refuse_write(write, other)
+            differs = other.buffer.storage == write.buffer.storage and other.value != write.value
+            if differs and _conflict(loop, write, other, same_iteration_first=True):
+                _refuse_write(write, other)
 
 
 class _Collector:
@@ -118,7 +118,7 @@ def _conflict(loop: ParallelFor, write: _Access, other: _Access, same_iteration_
             continue
         if len(used) > 1:
             return False
-        (atom, coefficient), name = used[0], used[0][0].name  # type: ignore[attr-defined]
+        name, coefficient = used[0][0].name, used[0][1]  # type: ignore[attr-defined]
         if difference.constant % coefficient:
             return False
         distance = difference.constant // coefficient
@@ -139,8 +139,8 @@ def _check_overwrite(loop: ParallelFor, write: _Access, definitions: dict[str, E
         coefficient = value.terms.get(var, 0)
         if extent > 1 and var.name not in indexed and coefficient and not isinstance(write.value, Const):
             raise TraceError(
-                f"iterations of T.Parallel write different values to one element of {write.buffer.name}: its index does "
-                f"not depend on {var.name}, the value does ({_line('the write', write)}, {_loop_line(loop)})",
+                f"iterations of T.Parallel write different values to one element of {write.buffer.name}: its index "
+                f"does not depend on {var.name}, the value does ({_line('the write', write)}, {_loop_line(loop)})",
                 location=write.location,
                 hint="iterations have no order, so it is open which value stays",
             )

@@ -1,7 +1,7 @@
 """From a user's function to one whose control flow and assignments go through the tracer.
 
-The source is parsed, rewritten, compiled with the original file name and positions, and joined with the original globals
-and closure cells. What each construct becomes is said at the visitor; the run-time side is
+The source is parsed, rewritten, compiled with the original file name and positions, and joined with the original
+globals and closure cells. What each construct becomes is said at the visitor; the run-time side is
 :mod:`ptxtile.frontend.frame_tracer`.
 """
 
@@ -16,7 +16,8 @@ from types import CellType, CodeType, FunctionType
 from typing import Any
 
 from ptxtile.errors import Location, TraceError
-from ptxtile.frontend.rewriter import FRAME_FACTORY, FunctionRewriter
+from ptxtile.frontend.rewrite_statements import FunctionRewriter
+from ptxtile.frontend.syntax import FRAME_FACTORY
 
 _rewritten_codes: set[CodeType] = set()
 

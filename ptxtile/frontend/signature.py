@@ -38,8 +38,8 @@ class ScalarSignature:
 
 @dataclass(frozen=True)
 class Signature:
-    """The run-time parameters in order. ``constants``: names of ``T.const`` sizes. ``outputs``: parameters that the call
-    allocates and returns instead of taking them."""
+    """The run-time parameters in order. ``constants``: names of ``T.const`` sizes. ``outputs``: parameters that the
+    call allocates and returns instead of taking them."""
 
     parameters: tuple[TensorSignature | ScalarSignature, ...]
     constants: tuple[str, ...] = ()
@@ -74,7 +74,8 @@ class Signature:
         for name in self.symbols:
             if name not in solved:
                 raise TraceError(
-                    f"the dynamic size {name} cannot be solved from the tensors", expected="a tensor of which it is a size",
+                    f"the dynamic size {name} cannot be solved from the tensors",
+                    expected="a tensor of which it is a size",
                     got=f"only expressions with {name}", hint=f"pass it as a scalar parameter: `{name}: T.int32`",
                 )  # fmt: skip
 
@@ -170,7 +171,7 @@ def specialize_tensor(
 
 
 def typical(signature: Signature, constants: Mapping[str, int]) -> Specialization:
-    """The variant of contiguous, 16-byte aligned tensors that do not overlap and whose dynamic sizes are multiples of 16."""
+    """The variant of contiguous, aligned tensors that do not overlap and whose dynamic sizes are multiples of 16."""
     tensors = tuple(
         (t.name, TensorSpecialization((CONTIGUOUS,) * len(t.shape), (1,) * len(t.shape))) for t in signature.tensors
     )
@@ -191,7 +192,8 @@ def specialize(
     missing = [name for name in signature.constants if name not in values]
     if missing:
         raise ArgumentError(
-            f"the size {missing[0]} is not known", expected="a tensor of which it is a size, or compile(" + missing[0] + "=…)",
+            f"the size {missing[0]} is not known",
+            expected=f"a tensor of which it is a size, or compile({missing[0]}=…)",
             hint="T.const sizes are solved from the shapes of the tensors",
         )  # fmt: skip
     for tensor in signature.tensors:
@@ -212,8 +214,8 @@ def _uppers(
 ) -> tuple[tuple[str, int], ...]:  # fmt: skip
     """Bounds for symbols, chosen from the signature alone, kept where the actual values obey them.
 
-    The symbols of one tensor share the room below 2³¹ evenly, so there are two variants for each tensor (all below their
-    bound, or not) however sizes change.
+    The symbols of one tensor share the room below 2³¹ evenly, so there are two variants for each tensor (all below
+    their bound, or not) however sizes change.
     """
     bounds: dict[str, int] = {}
     for tensor in signature.tensors:

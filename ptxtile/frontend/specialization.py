@@ -1,4 +1,4 @@
-"""What one compiled variant knows about its arguments. Equal specializations (with equal Python arguments) share code."""
+"""What one compiled variant knows about its arguments. Equal specializations share code."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ class TensorSpecialization:
 
     strides: for each dimension CONTIGUOUS, 0 or 1 (constants), or None (a symbol of the launch, ``A_stride0``).
     stride_divisors: powers of two up to 16 that divide the strides. wide_strides: a stride needs int64.
-    alignment: bytes that the base address is a multiple of: 16, 8, 4, 2 or 1. alias_group: tensors of the same group may
-    overlap; None overlaps no other.
+    alignment: bytes that the base address is a multiple of: 16, 8, 4, 2 or 1. alias_group: tensors of the same group
+    may overlap; None overlaps no other.
     """
 
     strides: tuple[int | None, ...]

@@ -34,7 +34,7 @@ class _SignatureComplete(Exception):
 
 
 def runtime_parameters(function: UserFunction) -> tuple[str, ...]:
-    """Names of the parameters that calls pass at run time: those annotated in the body, as a tensor, or with a dtype."""
+    """Names of the parameters that calls pass: those annotated in the body, as a tensor, or with a dtype."""
     annotated = set(function.rewritten.annotated)
     for name, annotation in function.annotations.items():
         if isinstance(annotation, TensorAnnotation) or (is_dtype(annotation) and not isinstance(annotation, type)):
@@ -48,7 +48,8 @@ def _describe(name: str, annotation: Any) -> TensorSignature | ScalarSignature:
     if is_dtype(annotation):
         return ScalarSignature(name, as_dtype(annotation))
     raise TypeMismatchError(
-        f"the annotation of {name}", location=user_location(), expected="T.Tensor(shape, dtype) or a dtype such as T.int32",
+        f"the annotation of {name}", location=user_location(),
+        expected="T.Tensor(shape, dtype) or a dtype such as T.int32",
         got=operations.describe(annotation),
     )  # fmt: skip
 
@@ -165,7 +166,7 @@ class _Builder:
         return buffer
 
     def _size(self, size: int | Expr) -> int | Expr:
-        """A size of this specialization; in signatures that were written outside of the trace it may still hold names."""
+        """A size of this specialization; one that was written outside of the trace may still hold names."""
         if isinstance(size, int) or not self.values:
             return size
         number = size_number(size, self.values)

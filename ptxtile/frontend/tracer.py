@@ -1,4 +1,4 @@
-"""The state of one trace: blocks of statements being filled, unique names, the kernel that is open, what was declared."""
+"""The state of one trace: blocks being filled, unique names, the kernel that is open, what was declared."""
 
 from __future__ import annotations
 

@@ -271,7 +271,7 @@ class Local(Value):
         return Value(self.expr)
 
     def store(self, value: Any) -> None:
-        """Assigns; the value is cast to the variable's dtype, for an implicit variable only where that loses nothing."""
+        """Assigns; the value is cast to the variable's dtype, for an implicit one only where that loses nothing."""
         tracer = kernel_tracer(f"the variable {self.name}")
         if self.implicit:
             expr = operations.fitting(self.name, value, self.buffer.dtype)

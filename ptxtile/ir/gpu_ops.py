@@ -68,7 +68,9 @@ class MbarrierWait(GpuOp):
 class TmaLoad(GpuOp):
     """cp.async.bulk.tensor global → shared (9.7.9.27.1.2), completing on an mbarrier with the box's full byte count.
 
-    ``coordinates`` innermost first, one for each dimension of the tensor map. ``offset``: elements into ``shared``.
+    ``coordinates`` innermost first, one for each dimension of the tensor map; they may be negative or beyond the
+    tensor, where the box gets zeros. The innermost one must start at a multiple of 16 bytes: an H200 stops with an
+    illegal instruction at, say, column −2 of a float32 matrix. ``offset``: elements into ``shared``.
     """
 
     tensor_map: str
@@ -82,7 +84,7 @@ class TmaLoad(GpuOp):
 @dataclass(frozen=True, slots=True)
 class TmaStore(GpuOp):
     """cp.async.bulk.tensor shared → global (9.7.9.27.1.2) into the current bulk group; out-of-bounds writes are
-    dropped."""
+    dropped. The innermost coordinate is a multiple of 16 bytes, as for a :class:`TmaLoad`."""
 
     tensor_map: str
     coordinates: tuple[Expr, ...]

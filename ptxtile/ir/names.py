@@ -31,6 +31,12 @@ class NameSupply:
         self._taken = names_of(program)
         self._next: dict[str, int] = {}
 
+    def copy(self) -> NameSupply:
+        """A supply that gives the same names next, for a trial."""
+        other = NameSupply.__new__(NameSupply)
+        other._taken, other._next = set(self._taken), dict(self._next)
+        return other
+
     def fresh(self, base: str) -> str:
         name, count = base, self._next.get(base, 0)
         while name in self._taken:

@@ -73,7 +73,8 @@
 34. An mbarrier op names a BARRIER buffer and one int32 index; arrivals are 1 to 2²⁰ − 1, bytes 0 to 2²⁰ − 1; a parity
     is an int32, 0 or 1 if constant.
 35. A TMA op names a tensor map of the program and a SHARED buffer of its dtype, has an int32 coordinate for each
-    dimension, and its box lies inside the buffer's storage, 128-byte aligned, when the offset is constant.
+    dimension, the innermost a multiple of 16 bytes if constant, and its box lies inside the buffer's storage, 128-byte
+    aligned, when the offset is constant.
 36. Groups left pending are not negative; a proxy fence is for ``shared`` or ``global``.
 
 *Host.*

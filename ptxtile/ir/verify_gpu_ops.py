@@ -31,6 +31,8 @@ from ptxtile.launch_record import TensorMapRecord
 MOST_ARRIVALS = (1 << 20) - 1
 """Of one phase, and the limit of the transaction count (PTX ISA, 9.7.13.15.1)."""
 NAMED_BARRIERS = 16
+COORDINATE_BYTES = 16
+"""The innermost coordinate of a box is a multiple of so many bytes (:class:`ptxtile.ir.gpu_ops.TmaLoad`)."""
 TMA_ALIGNMENT = 128
 """Bytes, of a shared-memory address of cp.async.bulk.tensor (PTX ISA, 9.7.9.27)."""
 
@@ -101,6 +103,10 @@ class GpuOpVerifier:
             self.fail(35, f"{record.name} has another rank", f"{record.rank} coordinates", len(node.coordinates))
         for coordinate in node.coordinates:
             self.expressions.check_typed(coordinate, (int32,), 35, f"a coordinate of {record.name}")
+        first_column = constant_value(node.coordinates[0])
+        if first_column is not None and first_column * node.shared.dtype.bits % (8 * COORDINATE_BYTES):
+            expected = f"a multiple of {COORDINATE_BYTES} bytes"
+            self.fail(35, f"a box of {record.name} starts at an impossible column", expected, first_column)
         self.context.check_buffer(node.shared)
         self.expressions.check_typed(node.offset, (int32,), 35, f"the offset into {node.shared.name}")
         if node.shared.scope is not Scope.SHARED or node.shared.dtype.name != record.dtype:

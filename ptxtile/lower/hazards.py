@@ -183,7 +183,9 @@ def after_fence(state: State, space: str, mask: int) -> State:
     return result
 
 
-def after_bulk_wait(state: State, mask: int, *, read: bool, pending_groups: int, names: set[str]) -> State:
+def after_bulk_wait(
+    state: State, mask: int, depth: int, *, read: bool, pending_groups: int, names: set[str]
+) -> State:
     """``state`` after the threads ``mask`` waited for their TMA stores, all of them or those from the storages
     ``names``."""
     result: State = {}
@@ -193,18 +195,18 @@ def after_bulk_wait(state: State, mask: int, *, read: bool, pending_groups: int,
             covered = pending_groups == 0 or access.retired_by in names
             if covered and (not read or access.storage.scope is Scope.SHARED):
                 is_one = access.threads & (access.threads - 1) == 0  # each thread waits for its own stores only
-                pending = replace(pending, done=True, ordered=access.threads if is_one else 0)
+                pending = replace(pending, done=True, depth=depth, ordered=access.threads if is_one else 0)
         result[pending] = None
     return result
 
 
-def after_barrier_wait(state: State, names: set[str], mask: int) -> State:
+def after_barrier_wait(state: State, names: set[str], mask: int, depth: int) -> State:
     """``state`` after the threads ``mask`` waited on an mbarrier that retires the TMA accesses of the storages
     ``names``."""
     result: State = {}
     for pending in state:
         if pending.access.asynchronous and pending.access.retired_by in names:
-            pending = replace(pending, done=True, ordered=pending.ordered | mask)
+            pending = replace(pending, done=True, depth=depth, ordered=pending.ordered | mask)
         result[pending] = None
     return result
 

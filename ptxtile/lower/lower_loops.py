@@ -174,7 +174,9 @@ class _LoopLowering(ScopedRewriter):
 
 
 def _loop(var: Var, count: int, kind: LoopKind, body: Statement, location: Location | None) -> Statement:
-    return For(var, constant(0), constant(count), 1, kind, body, location=location)
+    """A loop over a thread's own iterations of a T.Parallel, which are independent of each other."""
+    options = () if kind is LoopKind.VECTORIZED else (("independent", True),)
+    return For(var, constant(0), constant(count), 1, kind, body, options, location=location)
 
 
 def _flat(layout: Fragment, counters: list[Var]) -> tuple:

@@ -129,8 +129,9 @@ class _Walker:
         decision = self.result.decisions.get(path)
         if decision is None:
             return state
+        depth = len(self.scopes)
         if decision.wait:
-            state = hazards.after_bulk_wait(state, self.region, read=False, pending_groups=0, names=set())
+            state = hazards.after_bulk_wait(state, self.region, depth, read=False, pending_groups=0, names=set())
         for space in decision.fences:
             state = hazards.after_fence(state, space, self.region)
         if decision.barrier:
@@ -276,7 +277,7 @@ class _Walker:
         if isinstance(node, gpu_ops.MbarrierArrive):
             state = self._release(node, path, state, context, mask)
         state = self._access_all(self.facts.events[key], path, state)
-        sure = mask if known else 0
+        sure, depth = mask if known else 0, len(self.scopes)
         match node:
             case gpu_ops.BarSync(identifier, threads):
                 whole = identifier == 0 or threads >= self.region.bit_count()
@@ -287,10 +288,10 @@ class _Walker:
             case gpu_ops.FenceMbarrierInit():
                 state = hazards.after_fence(state, "mbarrier_init", sure)
             case gpu_ops.MbarrierWait(_, _, _, retires):
-                state = hazards.after_barrier_wait(state, {b.storage.name for b in retires}, sure)
+                state = hazards.after_barrier_wait(state, {b.storage.name for b in retires}, sure, depth)
             case gpu_ops.BulkWaitGroup(groups, read, retires):
                 names = {buffer.storage.name for buffer in retires}
-                state = hazards.after_bulk_wait(state, sure, read=read, pending_groups=groups, names=names)
+                state = hazards.after_bulk_wait(state, sure, depth, read=read, pending_groups=groups, names=names)
         return state
 
     def _release(self, node: gpu_ops.MbarrierArrive, path: Path, state: State, context: Context, mask: int) -> State:

@@ -4,6 +4,10 @@ Input: thread stage. Output: thread stage without VECTORIZED loops. For ``for v 
 moves along v becomes vector loads into V registers before the loop, each such store vector stores from V registers after it,
 as wide as alignment, contiguity and guards prove for that access alone. What remains is an UNROLLED loop on registers.
 
+Around it, a loop over a thread's rounds of a T.Parallel (option ``independent``) is taken together with its lanes: loads of
+global memory for several rounds are issued before the first of their values is used, which hides latency that stores in
+between would expose.
+
 Lanes of a vectorised loop are independent (T.Parallel and T.vectorized promise it), so moving a load before and a store after
 the other lanes' work keeps the meaning, as long as within one lane no access passes a conflicting one.
 """
@@ -11,7 +15,7 @@ the other lanes' work keeps the meaning, as long as within one lane no access pa
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ptxtile.ir.buffers import Buffer, Scope, allocate
@@ -33,11 +37,17 @@ from ptxtile.ir.names import NameSupply
 from ptxtile.ir.program import Kernel, Program, TensorParameter
 from ptxtile.ir.rewrite import children, copy_with, free_variables, map_children, substitute, walk
 from ptxtile.ir.statements import Allocate, For, If, Let, LoopKind, Seq, Statement, Store, While, seq
+from ptxtile.ir.types import int32
 from ptxtile.lower.options import Options
 from ptxtile.lower.parallel_loops import base_alignments
 from ptxtile.lower.scopes import ScopedRewriter, analyzer_for
 from ptxtile.lower.vector_access import MEMORY, MemoryAccess, VectorWidths
 from ptxtile.target import Target
+
+BATCH_BYTES = 256
+"""Bytes of loaded values that a thread holds for a batch of rounds: 64 registers, which leaves room for full occupancy of
+kernels without much else."""
+REGISTER_BYTES = 4
 
 
 def run(program: Program, target: Target, options: Options) -> Program:
@@ -56,19 +66,82 @@ class _Vectorizer(ScopedRewriter):
     def visit(self, node: Any) -> Any:
         if isinstance(node, For) and node.kind is LoopKind.VECTORIZED:
             return self._loop(node)
+        if isinstance(node, For) and node.kind is LoopKind.UNROLLED and node.option("independent"):
+            batched = self._rounds(node)
+            if batched is not None:
+                return batched
+            node = copy_with(node, {"options": tuple(o for o in node.options if o[0] != "independent")})
         return super().visit(node)
 
     def _loop(self, loop: For) -> Statement:
-        start, stop = constant_value(loop.start), constant_value(loop.stop)
         unrolled = copy_with(loop, {"kind": LoopKind.UNROLLED})
-        if start != 0 or stop is None or loop.step != 1 or any(isinstance(n, (For, While)) for n in walk(loop.body)):
+        if _count(loop) is None or any(isinstance(n, (For, While)) for n in walk(loop.body)):
             return copy_with(unrolled, {"body": self.visit(loop.body)})
+        lanes, body = self._lanes(loop, None)
+        return seq(*lanes.allocations, *lanes.before, copy_with(unrolled, {"body": body}), *lanes.after)
+
+    def _lanes(self, loop: For, rounds: Rounds | None) -> tuple[_Lanes, Statement]:
+        count = _count(loop)
+        assert count is not None
         with self.analyzer.scope():
-            self.analyzer.bind(loop.var, 0, stop - 1)
-            lanes = _Lanes(self, loop.var, stop, loop.body)
-            body = lanes.rewrite(loop.body, ())
-        middle = copy_with(unrolled, {"body": body})
-        return seq(*lanes.allocations, *lanes.before, middle, *lanes.after)
+            self.analyzer.bind(loop.var, 0, count - 1)
+            if rounds is not None:
+                self.analyzer.bind(rounds.var, 0, rounds.count - 1)
+            lanes = _Lanes(self, loop.var, count, loop.body, rounds)
+            return lanes, lanes.rewrite(loop.body, ())
+
+    def _rounds(self, loop: For) -> Statement | None:
+        """A loop over rounds with the global loads of a batch of rounds in front; None where there is nothing to gain."""
+        total = _count(loop)
+        inner = loop.body
+        if not (isinstance(inner, For) and inner.kind is LoopKind.VECTORIZED):
+            lane = Var(self.names.fresh("v"), int32)
+            inner = For(lane, constant(0), constant(1), 1, LoopKind.VECTORIZED, loop.body, location=loop.location)
+        if total is None or _count(inner) is None or any(isinstance(n, (For, While)) for n in walk(inner.body)):
+            return None
+        if not any(isinstance(n, Store) and n.buffer.scope in MEMORY for n in walk(inner.body)):
+            return None  # nothing stands between the loads of two rounds
+        names, self.names = self.names, self.names.copy()
+        trial, _ = self._lanes(inner, Rounds(loop.var, total))
+        self.names = names
+        if not trial.batched:
+            return None
+        batch = max(
+            n for n in range(1, total + 1) if total % n == 0 and (n == 1 or n * trial.bytes_a_round <= BATCH_BYTES)
+        )
+        if batch == 1:
+            return None
+        return self._batch(loop, inner, total, batch)
+
+    def _batch(self, loop: For, inner: For, total: int, batch: int) -> Statement:
+        outer, load_round, round_var = (Var(self.names.fresh(base), int32) for base in ("b", "r", "r"))
+        place: Expr = round_var if batch == total else outer * batch + round_var
+        inner = copy_with(inner, {"body": substitute(inner.body, {loop.var.name: place})})
+        with self.analyzer.scope():
+            self.analyzer.bind(outer, 0, total // batch - 1)
+            lanes, body = self._lanes(inner, Rounds(round_var, batch))
+        loads = substitute(seq(*lanes.batched), {round_var.name: load_round})
+        middle = seq(*lanes.before, copy_with(inner, {"kind": LoopKind.UNROLLED, "body": body}), *lanes.after)
+
+        def rounds(var: Var, count: int, inside: Statement) -> Statement:
+            return For(var, constant(0), constant(count), 1, LoopKind.UNROLLED, inside, location=loop.location)
+
+        result = seq(*lanes.allocations, rounds(load_round, batch, loads), rounds(round_var, batch, middle))
+        return result if batch == total else rounds(outer, total // batch, result)
+
+
+@dataclass(frozen=True, slots=True)
+class Rounds:
+    """The loop around the lanes whose loads are issued together."""
+
+    var: Var
+    count: int
+
+
+def _count(loop: For) -> int | None:
+    """Iterations of a loop from 0 in steps of 1 with a constant end; None for any other."""
+    stop = constant_value(loop.stop)
+    return stop if constant_value(loop.start) == 0 and loop.step == 1 else None
 
 
 class Aliases:
@@ -85,17 +158,23 @@ class Aliases:
 class _Lanes:
     """Rewrites the body of one vectorised loop; collects the code around it."""
 
-    def __init__(self, owner: _Vectorizer, var: Var, extent: int, body: Statement) -> None:
-        self.owner, self.var, self.extent = owner, var, extent
+    def __init__(
+        self, owner: _Vectorizer, var: Var, extent: int, body: Statement, rounds: Rounds | None = None
+    ) -> None:
+        self.owner, self.var, self.extent, self.rounds = owner, var, extent, rounds
         self.bound = {node.var.name for node in walk(body) if isinstance(node, Let)}
         self.private_writes = {
-            node.buffer.storage.name for node in walk(body) if isinstance(node, Store) and node.buffer.scope not in MEMORY
+            node.buffer.storage.name
+            for node in walk(body)
+            if isinstance(node, Store) and node.buffer.scope not in MEMORY
         }
         self.written: list[str] = []
         self.reads = _reads_after_writes(body)
         self.allocations: list[Statement] = []
+        self.batched: list[Statement] = []
         self.before: list[Statement] = []
         self.after: list[Statement] = []
+        self.bytes_a_round = 0
         self.loaded: dict[tuple[str, tuple[Expr, ...], tuple[Expr, ...]], Buffer] = {}
 
     def rewrite(self, node: Statement, conditions: tuple[Expr, ...]) -> Statement:
@@ -161,37 +240,54 @@ class _Lanes:
             return None
         if any(self.owner.aliases.overlap(node.buffer.storage.name, name) for name in self.written):
             return None
+        rounds = self.rounds if node.buffer.scope is Scope.GLOBAL else None
         key = (node.buffer.name, node.indices, conditions)
         if key in self.loaded:
-            return load(self.loaded[key], (self.var,))
+            return load(self.loaded[key], (self._register(self.var, rounds),))
         access = MemoryAccess(node.buffer, node.indices, conditions)
         width = self.owner.widths.width(access, self.var, self.extent)
-        if width == 1:
+        if width == 1 and rounds is None:
             return None
-        registers = self._registers(node.buffer)
+        registers = self._registers(node.buffer, rounds)
         for first in range(0, self.extent, width):
-            self._fill(registers, node, conditions, otherwise, first, width)
+            fill = self._fill(registers, node, conditions, otherwise, first, width, rounds)
+            (self.before if rounds is None else self.batched).append(fill)
         self.loaded[key] = registers
-        return load(registers, (self.var,))
+        return load(registers, (self._register(self.var, rounds),))
 
-    def _registers(self, buffer: Buffer) -> Buffer:
+    def _registers(self, buffer: Buffer, rounds: Rounds | None = None) -> Buffer:
         name = self.owner.names.fresh(f"{buffer.name}_lanes")
-        registers = allocate(name, Scope.REGISTER, buffer.dtype, (self.extent,))
+        count = self.extent * (1 if rounds is None else rounds.count)
+        registers = allocate(name, Scope.REGISTER, buffer.dtype, (count,))
         self.allocations.append(Allocate(registers))
+        if rounds is not None:
+            self.bytes_a_round += self.extent * max(buffer.dtype.itemsize, REGISTER_BYTES)
         return registers
+
+    def _register(self, lane: Expr, rounds: Rounds | None) -> Expr:
+        """The register of a lane, in a batch also of the round."""
+        return lane if rounds is None else rounds.var * self.extent + lane
 
     def _at(self, part: Any, first: int) -> Any:
         return substitute(part, {self.var.name: constant(first)})
 
     def _fill(
-        self, registers: Buffer, node: Load, conditions: tuple[Expr, ...], otherwise: Expr | None, first: int, width: int
-    ) -> None:
+        self,
+        registers: Buffer,
+        node: Load,
+        conditions: tuple[Expr, ...],
+        otherwise: Expr | None,
+        first: int,
+        width: int,
+        rounds: Rounds | None,
+    ) -> Statement:
         indices = tuple(self._at(index, first) for index in node.indices)
         value: Expr = load(node.buffer, indices, width)
         guards = [self._at(condition, first) for condition in conditions]
         if otherwise is not None:
-            value = Select(guards.pop(), value, Broadcast(otherwise, value.dtype), value.dtype)
-        self.before.append(_guarded(guards, Store(registers, (constant(first),), value)))
+            otherwise = otherwise if width == 1 else Broadcast(otherwise, value.dtype)
+            value = Select(guards.pop(), value, otherwise, value.dtype)
+        return _guarded(guards, Store(registers, (self._register(constant(first), rounds),), value))
 
     # Stores
 

@@ -29,7 +29,10 @@ def call(context: Context, node: Call, arguments: Sequence[Value]) -> Value:
         raise writer.error(f"arguments of {name} have other dtypes", got=got)
     typed = ", ".join(writer.typed(argument) for argument in arguments)
     result = function.result.dtype
-    return writer.value(f'call {value_type(result)} @"{name}"({typed})', result)
+    before = len(writer.lines)
+    value = writer.value(f'call {value_type(result)} @"{name}"({typed})', result)
+    writer.module.calls[writer.function_name, name] += len(writer.lines) - before  # 0 for one that was written before
+    return value
 
 
 def _hardware(context: Context, node: Call, arguments: Sequence[Value]) -> Value:

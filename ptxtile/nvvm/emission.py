@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from ptxtile.errors import VerificationError
 from ptxtile.ir.program import Program
-from ptxtile.nvvm import llvm
-from ptxtile.nvvm.kernel import write_function, write_kernel
+from ptxtile.nvvm import device_functions, llvm
+from ptxtile.nvvm.kernel import write_kernel
 from ptxtile.nvvm.module import ModuleWriter
 from ptxtile.nvvm.ptx_isa import choose
 from ptxtile.target import Feature, Target
@@ -49,8 +49,7 @@ def write_module(program: Program, target: Target) -> ModuleWriter:
         raise VerificationError(f"{program.name} has {len(program.kernels)} kernels and {len(launches)} launches")
     module = ModuleWriter(target)
     module.device_functions = {function.name: function for function in program.functions}
-    for function in program.functions:
-        write_function(module, function)
+    functions = [device_functions.write(module, function) for function in program.functions]
     seen: set[str] = set()
     for kernel, launch in zip(program.kernels, launches, strict=True):
         if kernel.name in seen:
@@ -59,4 +58,5 @@ def write_module(program: Program, target: Target) -> ModuleWriter:
         if kernel.cluster != (1, 1, 1):
             module.isa_reasons["clusters"] = target.isa_of(Feature.CLUSTER)
         write_kernel(module, program, kernel, launch)
+    device_functions.add(module, functions)
     return module

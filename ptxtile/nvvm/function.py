@@ -40,8 +40,9 @@ def constant_value(value: int | float | bool, dtype: DType) -> Value:
 class FunctionWriter:
     """The text of one function under construction; ``module`` collects what it needs outside of it."""
 
-    def __init__(self, module: ModuleWriter) -> None:
+    def __init__(self, module: ModuleWriter, function_name: str) -> None:
         self.module = module
+        self.function_name = function_name
         self.allocations: list[str] = []
         self.lines: list[str] = []
         self.label = "entry"

@@ -1,4 +1,4 @@
-"""Entry points and device functions: parameters, attributes, and the variables that a body finds bound."""
+"""Entry points: parameters, attributes, and the variables that a body finds bound."""
 
 from __future__ import annotations
 
@@ -6,15 +6,14 @@ from ptxtile.errors import VerificationError
 from ptxtile.ir import gpu_ops
 from ptxtile.ir.buffers import Scope
 from ptxtile.ir.expressions import Load
-from ptxtile.ir.program import Function, Kernel, Program, TensorParameter
+from ptxtile.ir.program import Kernel, Program, TensorParameter
 from ptxtile.ir.rewrite import walk
 from ptxtile.ir.statements import Store
 from ptxtile.ir.types import DType, Kind, parse_dtype
 from ptxtile.launch_record import KernelLaunch, KernelParameter
 from ptxtile.nvvm import statements
 from ptxtile.nvvm.context import Context
-from ptxtile.nvvm.dtypes import memory_type, value_type
-from ptxtile.nvvm.expressions import scalar
+from ptxtile.nvvm.dtypes import memory_type
 from ptxtile.nvvm.function import FunctionWriter, Value
 from ptxtile.nvvm.module import ModuleWriter, check_identifier
 
@@ -28,7 +27,7 @@ _GRID_LIMITS = (
 def write_kernel(module: ModuleWriter, program: Program, kernel: Kernel, launch: KernelLaunch) -> None:
     """Adds the ``ptx_kernel`` of ``kernel`` to the module; its parameters are those of ``launch``, in order."""
     check_identifier(kernel.name)
-    writer = FunctionWriter(module)
+    writer = FunctionWriter(module, kernel.name)
     context = Context(writer, kernel)
     suffix = ""
     if kernel.location is not None:
@@ -48,24 +47,6 @@ def write_kernel(module: ModuleWriter, program: Program, kernel: Kernel, launch:
         writer.finish("ret void")
     attributes = module.attributes(_kernel_attributes(kernel))
     head = f"define ptx_kernel void @{kernel.name}({', '.join(parameters)}) {attributes}{suffix} {{"
-    module.functions.append(f"{head}\n{writer.body()}\n}}\n")
-
-
-def write_function(module: ModuleWriter, function: Function) -> None:
-    """Adds a device function, which LLVM inlines into its callers unless it is a rare path."""
-    writer = FunctionWriter(module)
-    context = Context(writer)
-    parameters = []
-    for position, parameter in enumerate(function.parameters):
-        name = f"%p{position}"
-        parameters.append(f"{value_type(parameter.dtype)} {name}")
-        context.variables[parameter.name] = (Value(name, parameter.dtype),)
-    statements.run(context, function.body)
-    result = scalar(context, function.result)
-    writer.finish(f"ret {writer.typed(result)}")
-    attributes = module.attributes("noinline nounwind" if function.out_of_line else "alwaysinline nounwind")
-    kind = value_type(function.result.dtype)
-    head = f'define internal {kind} @"{function.name}"({", ".join(parameters)}) {attributes} {{'
     module.functions.append(f"{head}\n{writer.body()}\n}}\n")
 
 

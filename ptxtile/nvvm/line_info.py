@@ -12,8 +12,10 @@ from ptxtile.errors import Location
 
 
 def _quoted(text: str) -> str:
-    """A metadata string: everything outside printable ASCII, quotes and backslashes by their byte values."""
-    return '"' + "".join(chr(b) if 32 <= b < 127 and b not in (34, 92) else f"\\{b:02X}" for b in text.encode()) + '"'
+    """A metadata string: everything outside printable ASCII by its byte values. Quotes, backslashes and control
+    characters become ``_``, since LLVM writes them into ``.file`` in a way that ptxas cannot read."""
+    kept = (b if b >= 32 and b not in (34, 92, 127) else ord("_") for b in text.encode(errors="replace"))
+    return '"' + "".join(chr(b) if b < 127 else f"\\{b:02X}" for b in kept) + '"'
 
 
 class LineTable:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 
 from ptxtile.errors import VerificationError
 from ptxtile.ir.program import Function
@@ -38,13 +39,17 @@ def check_identifier(name: str) -> None:
 
 
 class ModuleWriter:
-    """Collects declarations, globals, attribute groups, metadata and functions, and what PTX ISA they need."""
+    """Collects declarations, globals, attribute groups, metadata and functions, and what PTX ISA they need.
+
+    ``calls``: how often (caller, device function) was written.
+    """
 
     def __init__(self, target: Target) -> None:
         self.target = target
         self.lines = LineTable()
         self.functions: list[str] = []
         self.device_functions: dict[str, Function] = {}
+        self.calls: Counter[tuple[str, str]] = Counter()
         self.uses_shared = False
         self.isa_reasons: dict[str, tuple[int, int]] = {target.name: target.minimum_ptx_isa}
         self._declarations: dict[str, str] = {}

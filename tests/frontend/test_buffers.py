@@ -350,7 +350,7 @@ def test_names_come_from_the_variables():
 def test_bindings():
     @T.prim_func
     def main(A: T.Tensor((4,), "int32")):
-        with T.Kernel(2, 3, 4, threads=(8, 4, 2)) as (x, y, z):
+        with T.Kernel(2, 3, 4, threads=(8, 4, 2)) as (_x, _y, z):
             tx, ty, tz = T.get_thread_bindings()
             assert T.get_thread_extents() == [8, 4, 2] and T.get_block_extents() == [2, 3, 4]
             A[0] = tx + ty * 8 + tz * 32 - T.get_thread_binding(0)

@@ -75,7 +75,7 @@ def test_while_true_leaves_by_break(row):
             if i >= 8:
                 break
             if A[i] < 0:
-                found = i
+                B[1] = i
                 break
             i += 1
         B[0] = i
@@ -158,7 +158,7 @@ def test_logical_operators_and_chains(row):
     def body(A, B):
         for i in range(8):
             x = A[i]
-            ok = -3 <= x <= 3 and not x == 0 or x == 5
+            ok = (-3 <= x <= 3 and not x == 0) or x == 5
             B[i] = 1 if ok else 0
             if 0 < x < 4 != 2:
                 B[i] += 10
@@ -213,7 +213,7 @@ def test_python_conditions_take_one_branch(row, flag):
             else:
                 continue
             B[2] += 1
-        for k, (a, b) in enumerate(zip([1, 2, 3], [4, 5, 6])):
+        for k, (a, b) in enumerate(zip([1, 2, 3], [4, 5, 6], strict=True)):
             if k == 2:
                 break
             B[3 + k] = a * b + A[k]

@@ -164,7 +164,7 @@ def test_dynamic_sizes_are_symbols():
 
     @T.prim_func
     def main(A: T.Tensor((m, 32), "float32"), B: T.Tensor((k, m), "float32"), C: T.Tensor((m * 2, 32), "float32")):
-        with T.Kernel(T.ceildiv(m, 16), threads=32) as bx:
+        with T.Kernel(T.ceildiv(m, 16), threads=32):
             for i in range(m):
                 A[i, 0] = C[2 * i, 0] + A.shape[0]
 
@@ -364,7 +364,7 @@ def fails(function, match, error=TraceError, outputs=(), **python):
 
 def test_used_before_it_is_declared():
     def kernel(A):
-        rows = A.shape
+        A.shape
         A: T.Tensor((4,), T.float32)
 
     fails(kernel, "the tensor A is used before it is declared")

@@ -1,4 +1,4 @@
-"""The dtype of every operation on every pair of dtypes is TileLang's, apart from the exceptions that are listed here."""
+"""The dtype of every operation on every pair of dtypes is TileLang's, apart from the exceptions listed here."""
 
 from __future__ import annotations
 

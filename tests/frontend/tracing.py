@@ -15,7 +15,6 @@ from ptxtile.frontend.signature import typical
 from ptxtile.frontend.trace import learn_signature, trace
 from ptxtile.ir.program import Program
 from ptxtile.ir.verifier import verify
-
 from tests.frontend.interpreter import Machine, run
 
 

@@ -335,10 +335,11 @@ def test_dependent_launch() -> None:
 @pytest.mark.usefixtures("needs_hopper")
 @pytest.mark.parametrize(
     "rows, columns, width, row, column",
-    [(16, 16, 16, 4, 8), (6, 12, 16, 4, 8), (1, 12, 12, 0, 0), (3, 7, 8, 0, 0), (1, 7, 7, 0, 4), (5, 8, 8, -1, -2)],
+    [(16, 16, 16, 4, 8), (6, 12, 16, 4, 8), (1, 12, 12, 0, 0), (3, 7, 8, 0, 0), (1, 7, 7, 0, 4), (5, 8, 8, -1, -4)],
 )
 def test_tensor_maps(card, rows, columns, width, row, column) -> None:
-    """A box of 4 rows × 8 columns that starts anywhere, zeros outside of the tensor; a single row has any stride."""
+    """A box of 4 rows × 8 columns that starts at any row and every fourth column (16 bytes), zeros outside of the
+    tensor; a single row has any stride."""
     a = torch.randn(rows, width, device=card)[:, :columns]
     result = Executable(TMA_READ, TMA_RECORD)(bind(TMA_RECORD, (a, column, row), device_type="cuda"))
     padded = torch.zeros(40, 40, device=card)

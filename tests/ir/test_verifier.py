@@ -376,6 +376,7 @@ BROKEN = [
     (35, lambda: gpu('prefetch_tensor_map(tensor_map="B_map")')),
     (35, lambda: gpu(LEGAL_GPU.replace("coordinates=(bx * 32, 0)", "coordinates=(bx * 32,)"))),
     (35, lambda: gpu(LEGAL_GPU.replace("coordinates=(bx * 32, 0)", "coordinates=(bx * 32, int64(0))"))),
+    (35, lambda: gpu(LEGAL_GPU.replace("coordinates=(bx * 32, 0)", "coordinates=(-2, 0)"))),
     (35, lambda: gpu(LEGAL_GPU.replace("shared=S", "shared=full"))),
     (35, lambda: gpu(LEGAL_GPU.replace("offset=2048", "offset=2080"))),
     (35, lambda: gpu(LEGAL_GPU.replace("offset=2048", "offset=2"))),

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from tests.kernels import elementwise
+from tests.kernels import casts, elementwise, tensors
 
-_MODULES = (elementwise,)
+_MODULES = (elementwise, tensors, casts)
 
 CASES = [case for module in _MODULES for case in module.CASES]
 """For the simulator, and those with ``card`` for a card too."""

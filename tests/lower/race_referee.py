@@ -183,6 +183,7 @@ class Referee:
                 yield "barrier", identifier, threads
             case g.MbarrierWait(barrier, index, parity, _):
                 place = self.value(index, thread, env, where)
+                self.touch_bytes(barrier.name, place, 1, thread, where, False)
                 yield "wait", barrier.name, place, self.value(parity, thread, env, where)
             case Allocate():
                 pass
@@ -191,6 +192,9 @@ class Referee:
 
     def operation(self, node: Statement, thread: int, env: dict, where: tuple) -> None:
         agent = self.agents[thread]
+        if isinstance(node, (g.MbarrierInit, g.MbarrierArrive, g.MbarrierArriveExpectTx)):
+            place = self.value(node.index, thread, env, where)
+            self.touch_bytes(node.barrier.name, place, 1, thread, where, isinstance(node, g.MbarrierInit))
         match node:
             case g.FenceProxyAsync(space):
                 agent.time += 1
@@ -198,10 +202,12 @@ class Referee:
                 agent.fences[space].append(agent.time)
             case g.TmaLoad(name, _, buffer, offset, _, _) | g.TmaStore(name, _, buffer, offset):
                 loads = isinstance(node, g.TmaLoad)
-                _, size = self.boxes[name]
+                tensor, size = self.boxes[name]
+                corner = 4 * self.value(node.coordinates[0], thread, env, where)
                 base = self.value(offset, thread, env, where) * buffer.dtype.itemsize
                 number = len(self.agents)
                 self.agents.append(Agent({**agent.clock, number: 1}, 1))
+                self.touch_bytes(tensor, corner, size, number, where, not loads, proxy=True)
                 self.touch(buffer, base, size, number, where, loads, proxy=True)
                 if isinstance(node, g.TmaLoad):
                     index = self.value(node.index, thread, env, where)
@@ -226,14 +232,18 @@ class Referee:
     ) -> None:
         if buffer.scope not in (Scope.SHARED, Scope.GLOBAL):
             return
+        if buffer.scope is Scope.SHARED:
+            self.touch_bytes("shared", start + (buffer.storage.offset or 0), width, agent, where, writes, proxy)
+        else:
+            self.touch_bytes(buffer.storage.name, start, width, agent, where, writes, proxy)
+
+    def touch_bytes(
+        self, memory: str, start: int, width: int, agent: int, where: tuple, writes: bool, proxy: bool = False
+    ) -> None:
         me = self.agents[agent]
         if not proxy:
             me.time += 1
             me.clock[agent] = me.time
-        if buffer.scope is Scope.SHARED:
-            memory, start = "shared", start + (buffer.storage.offset or 0)
-        else:
-            memory = buffer.storage.name
         event = (agent, me.time, where, proxy)
         for byte in range(start, start + width):
             shadow = self.shadow[memory, byte]

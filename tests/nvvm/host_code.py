@@ -15,7 +15,7 @@ import numpy as np
 from ptxtile import target
 from ptxtile.ir.program import Function
 from ptxtile.ir.types import DType
-from ptxtile.nvvm.kernel import write_function
+from ptxtile.nvvm import device_functions
 from ptxtile.nvvm.module import ModuleWriter
 
 NUMPY = {
@@ -64,8 +64,7 @@ class HostFunctions:
         llvm.initialize_native_asmprinter()
         module = ModuleWriter(target.get("sm_80"))
         module.device_functions = {function.name: function for function in functions}
-        for function in functions:
-            write_function(module, function)
+        device_functions.add(module, [device_functions.write(module, function) for function in functions])
         wrappers = [_wrapper(function) for function in functions]
         text = _host_text(module, llvm.get_process_triple()) + "\n".join(wrappers)
         parsed = llvm.parse_assembly(text)

@@ -35,7 +35,7 @@ def operands(template: InlinePtx) -> list[str]:
 def branching_module(template: InlinePtx, target: Target, *, attributes: str | None = None) -> ModuleWriter:
     """The template between two branches on one condition: an invitation to copy it into both arms."""
     module = ModuleWriter(target)
-    writer = FunctionWriter(module)
+    writer = FunctionWriter(module, "kernel")
     thread = writer.call_intrinsic("llvm.nvvm.read.ptx.sreg.tid.x")
     writer.line("%r = add i32 %a0, 16")
     writer.line("%h = trunc i32 %a0 to i16")

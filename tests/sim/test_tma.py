@@ -116,6 +116,8 @@ def test_round_trip_against_the_model(data: st.DataObject) -> None:
     coordinates, back = (
         [data.draw(st.integers(-n - 1, size + 1)) for n, size in zip(box, sizes, strict=True)] for _ in range(2)
     )
+    unit = 16 // width  # the innermost coordinate has to be a multiple of 16 bytes
+    coordinates[0], back[0] = (start // unit * unit for start in (coordinates[0], back[0]))
     record = TensorMapRecord("in_map", "source", dtype, tuple(sizes), tuple(strides), tuple(box), swizzle)
     seed = data.draw(st.integers(0, 2**31))
     padded = (*reversed(sizes[1:]), row // width)
@@ -178,6 +180,16 @@ def test_maps_that_the_driver_refuses(record: TensorMapRecord, message: str) -> 
 def test_a_misaligned_base_address_is_refused() -> None:
     with pytest.raises(SimulationError, match="base address"):
         run_small(small(), base=1)
+
+
+@pytest.mark.parametrize("column", [-2, 1, 6])
+def test_a_box_that_starts_inside_a_16_byte_unit_is_refused(column: int) -> None:
+    tensors = {name: torch.zeros(8 * 64) for name in ("source", "target")}
+    tensors["dump"] = torch.zeros(8 * 128, dtype=torch.uint8)
+    sim.run(copy_program(small(), (512,), [-4, 0], [8, 0]), tensors, {})
+    for coordinates in ([column, 0], [0, 0]), ([0, 0], [column, 0]):
+        with pytest.raises(SimulationError, match="inside a 16-byte unit(.|\n)*multiple of 4"):
+            sim.run(copy_program(small(), (512,), *coordinates), tensors, {})
 
 
 def test_wrong_number_of_coordinates() -> None:

@@ -13,7 +13,7 @@ from ptxtile.sim.async_effects import AsyncEffect
 from ptxtile.sim.masks import Mask
 from ptxtile.sim.memory import unit_dtype
 from ptxtile.sim.rules import mbarriers
-from ptxtile.sim.tensor_maps import SHARED_ALIGNMENT, TensorMap
+from ptxtile.sim.tensor_maps import CHUNK, SHARED_ALIGNMENT, TensorMap
 
 if TYPE_CHECKING:
     from ptxtile.sim.machine import Threads
@@ -43,6 +43,13 @@ def _boxes(threads: Threads, op: TmaLoad | TmaStore, mask: Mask) -> _Boxes:
         )
     ctas, _ = threads.active_lanes(mask)
     coordinates = [threads.on_active_lanes(coordinate, mask) for coordinate in op.coordinates]
+    innermost = coordinates[0] * tensor_map.itemsize
+    if (innermost % CHUNK).any():
+        raise SimulationError(
+            f"a box of tensor map {op.tensor_map} starts inside a 16-byte unit: an illegal instruction on the card",
+            expected=f"an innermost coordinate that is a multiple of {CHUNK // tensor_map.itemsize}",
+            got=str(int(coordinates[0][innermost % CHUNK != 0][0])),
+        )
     lowest, highest = threads.group.shared.bounds(op.shared)
     element = op.shared.dtype.bits * op.shared.dtype.lanes
     shared = lowest + threads.on_active_lanes(op.offset, mask) * element // 8

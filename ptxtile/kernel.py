@@ -131,13 +131,17 @@ class JITKernel:
         self._variants: dict[tuple[Specialization, str], Variant] = {}
         self._calls: dict[tuple[Any, ...], Variant] = {}
         self._latest: Variant | None = None
+        self._signature_seconds = 0.0
 
     def __repr__(self) -> str:
         return f"<ptxtile kernel {self.function.function.__name__}, {len(self._variants)} variants>"
 
     @cached_property
     def signature(self) -> Signature:
-        return learn_signature(self.function, self.python_arguments, self.outputs)
+        started = time.perf_counter()
+        signature = learn_signature(self.function, self.python_arguments, self.outputs)
+        self._signature_seconds = time.perf_counter() - started
+        return signature
 
     @cached_property
     def _call_record(self) -> LaunchRecord:
@@ -225,7 +229,8 @@ class JITKernel:
         if variant is None:
             started = time.perf_counter()
             program = trace(self.function, self.python_arguments, specialization, self.signature)
-            timings = {"trace": time.perf_counter() - started}
+            timings = {"signature": self._signature_seconds, "trace": time.perf_counter() - started}
+            self._signature_seconds = 0.0  # learned once, for the first variant
             variant = self._variants[key] = Variant(program, target, self.settings, timings)
         return variant
 
@@ -336,6 +341,10 @@ def _call_key(args: tuple[Any, ...]) -> tuple[tuple[Any, ...] | None, str, int |
                 device_type = "cuda"
     if len(ranges) > 1:
         parts.append(tuple(a[0] < b[1] and b[0] < a[1] for i, a in enumerate(ranges) for b in ranges[:i]))
+    if not ranges and cacheable:
+        from ptxtile.runtime.device import has_card
+
+        device_type = "cuda" if has_card() else "cpu"  # nothing says where: outputs go where work is usually done
     if device_type not in ("cpu", "cuda"):
         device_type = "cuda"
     return (tuple(parts) if cacheable and ranges else None), device_type, device

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from ptxtile.errors import TraceError, TypeMismatchError
 from ptxtile.frontend import operations
@@ -16,7 +16,10 @@ from ptxtile.ir.buffers import Buffer, Scope, contiguous_strides
 from ptxtile.ir.expressions import Const, Expr, Load, cast, constant
 from ptxtile.ir.statements import Store, View
 from ptxtile.ir.tile_ops import Region
-from ptxtile.ir.types import int64
+from ptxtile.ir.types import DType, int64
+
+if TYPE_CHECKING:
+    from ptxtile.frontend.tracer import Tracer
 
 Size = int | Expr
 
@@ -129,8 +132,10 @@ class TracedBuffer:
         indices = index if isinstance(index, tuple) else (index,)
         if any(isinstance(part, slice) for part in indices):
             return BufferRegion(self, region_of(self, indices))
-        exprs = self._element(indices, "read")
+        exprs = self._element(indices)
         tracer = kernel_tracer(f"an element of {self.name}")
+        if self._has_no_scalar(tracer):
+            return FragmentElement(self, exprs)
         let = tracer.bind_let(f"{self.name}_value", Load(self.ir, exprs, self.ir.dtype))
         return Value(let.var, let, (self, exprs))
 
@@ -147,27 +152,32 @@ class TracedBuffer:
                 f"a tile is assigned to one element of {self.name}", location=user_location(), expected="a scalar",
                 got=value.description, hint="use T.copy(source, destination)",
             )  # fmt: skip
-        exprs = self._element(indices, "write")
+        exprs = self._element(indices)
+        if self._has_no_scalar(tracer):
+            self.refuse_element("write")
         stored = operations.converted(value, self.ir.dtype)
         tracer.emit(Store(self.ir, exprs, stored, location=user_location()))
 
-    def _element(self, indices: tuple[Any, ...], verb: str) -> tuple[Expr, ...]:
+    def _has_no_scalar(self, tracer: Tracer) -> bool:
+        """Whether one element belongs to some thread only: fragments outside of T.Parallel, unless of one element."""
+        return self.ir.scope is Scope.FRAGMENT and not tracer.parallel_depth and prod(self.ir.static_shape) != 1
+
+    def refuse_element(self, verb: str) -> NoReturn:
+        raise TraceError(
+            f"cannot {verb} one element of the fragment {self.name} outside of T.Parallel",
+            location=user_location(),
+            got="no scalar: the elements of a fragment are spread over the registers of all threads",
+            hint="use `for i, j in T.Parallel(...)`, or copy it to a shared buffer and read that",
+        )
+
+    def _element(self, indices: tuple[Any, ...]) -> tuple[Expr, ...]:
         """The checked indices of one element."""
         if len(indices) != self.ir.rank:
             raise TypeMismatchError(
                 f"wrong number of indices for {self.name}", location=user_location(),
                 expected=f"{self.ir.rank} ({self.description})", got=str(len(indices)),
             )  # fmt: skip
-        exprs = tuple(self._index(position, part) for position, part in enumerate(indices))
-        tracer = kernel_tracer(f"an element of {self.name}")
-        if self.ir.scope is Scope.FRAGMENT and not tracer.parallel_depth and prod(self.ir.static_shape) != 1:
-            raise TraceError(
-                f"cannot {verb} one element of the fragment {self.name} outside of T.Parallel",
-                location=user_location(),
-                got="no scalar: the elements of a fragment are spread over the registers of all threads",
-                hint="use `for i, j in T.Parallel(...)`, or copy it to a shared buffer and read that",
-            )
-        return exprs
+        return tuple(self._index(position, part) for position, part in enumerate(indices))
 
     def _index(self, position: int, part: Any) -> Expr:
         """One index; a constant one is checked, and a negative one counts from the end."""
@@ -187,6 +197,25 @@ class TracedBuffer:
             if value < 0:
                 return index_expr(size_value(size) + value, "an index")
         return expr
+
+
+class FragmentElement(Value):
+    """An element of a fragment outside of T.Parallel: it can start a region of a copy, and has no value."""
+
+    __slots__ = ("buffer",)
+
+    def __init__(self, buffer: TracedBuffer, indices: tuple[Expr, ...]) -> None:
+        self.buffer = buffer
+        self.let = None
+        self.element = (buffer, indices)
+
+    @property
+    def expr(self) -> Expr:
+        self.buffer.refuse_element("read")
+
+    @property
+    def ir_dtype(self) -> DType:
+        return self.buffer.ir.dtype
 
 
 class BufferRegion:

@@ -150,6 +150,11 @@ class Region:
     def why_undefined(self) -> str:
         raise NotImplementedError
 
+    def rebound(self, name: str) -> Undefined:
+        """What a name is after it was bound inside by something else than an assignment (a loop target, ``with``)."""
+        line = f" (line {self.location.line})" if self.location else ""
+        return Undefined(name, f"it was bound by a `for` or `with` under the traced control flow{line}", self.hoist)
+
 
 class TracedIf(Region):
     """``if`` on a traced condition: both branches are traced."""
@@ -159,6 +164,7 @@ class TracedIf(Region):
         self.condition = condition
         self.branches: list[Block] = []
         self.defined: dict[str, bool] = {}
+        self.others: set[str] = set()
 
     def why_undefined(self) -> str:
         where = f" (line {self.location.line})" if self.location else ""
@@ -170,7 +176,10 @@ class TracedIf(Region):
 
     def between(self, name: str, thunk: Callable[[], Any]) -> Any:
         """After the first branch: the name is again what it was before."""
-        self.defined[name] = self.tracer.block.terminated or not isinstance(peek(thunk), Undefined)
+        value = peek(thunk)
+        self.defined[name] = self.tracer.block.terminated or not isinstance(value, Undefined)
+        if value is not self.entry[name] and not isinstance(self.entry[name], Undefined):
+            self.others.add(name)
         return self.entry[name]
 
     def otherwise(self) -> bool:
@@ -189,7 +198,7 @@ class TracedIf(Region):
     def leave(self, name: str, thunk: Callable[[], Any]) -> Any:
         entry, last = self.entry[name], peek(thunk)
         if not isinstance(entry, Undefined):
-            return entry
+            return self.rebound(name) if last is not entry or name in self.others else entry
         second = len(self.branches) == 2 and (self.branches[1].terminated or not isinstance(last, Undefined))
         if len(self.branches) == 1:
             last = entry
@@ -215,7 +224,7 @@ class TracedLoop(Region):
     def leave(self, name: str, thunk: Callable[[], Any]) -> Any:
         entry, last = self.entry[name], peek(thunk)
         if not isinstance(entry, Undefined):
-            return entry
+            return entry if last is entry else self.rebound(name)
         if isinstance(last, Local) and self.runs_at_least_once and not self.has_jump:
             return last
         undefined = Undefined(name, self.why_undefined(), self.hoist)

@@ -28,6 +28,7 @@ from ptxtile.frontend.dtypes import as_dtype, is_dtype
 from ptxtile.frontend.lazy_operators import LazyOperators, is_scalar
 from ptxtile.frontend.locations import user_location
 from ptxtile.frontend.loops import GridLoop, ParallelLoop, SequentialLoop, serial
+from ptxtile.frontend.mathematics import max_, min_
 from ptxtile.frontend.tracer import Tracer
 from ptxtile.frontend.values import Local, Undefined, Value
 from ptxtile.ir.expressions import Const
@@ -306,6 +307,13 @@ class Frame(LazyOperators):
         if isinstance(context, KernelLaunch):
             context.names = tuple(name for name in names if name)
         return context
+
+    @staticmethod
+    def extremum(function: Any, *arguments: Any) -> Any:
+        """min(...) and max(...), with traced arguments allowed."""
+        if function in (builtins.min, builtins.max) and any(isinstance(argument, Value) for argument in arguments):
+            return min_(*arguments) if function is builtins.min else max_(*arguments)
+        return function(*arguments)
 
     def range_(self, function: Any, *arguments: Any) -> Any:
         """range(...), with traced bounds allowed."""

@@ -8,6 +8,7 @@ from typing import Any
 
 from ptxtile.frontend import operations
 from ptxtile.frontend.locations import user_location
+from ptxtile.frontend.mathematics import if_then_else
 from ptxtile.frontend.tracer import Tracer, inline_lets
 from ptxtile.frontend.values import Local, Value, is_number
 from ptxtile.ir.expressions import Const, Expr, LogicalAnd, LogicalOr, Select, Unary
@@ -112,8 +113,6 @@ class LazyOperators:
 
     def lazy_call(self, function: Any, condition: Any, then: Callable[[], Any], otherwise: Callable[[], Any]) -> Any:
         """T.if_then_else(condition, a, b), with lazy sides; any other function of that name is just called."""
-        from ptxtile.frontend.mathematics import if_then_else
-
         if function is if_then_else and isinstance(condition, Value):
             return self.select(condition, then, otherwise)
         return function(condition, then(), otherwise())

@@ -88,6 +88,8 @@ class ExpressionRewriter(ast.NodeTransformer):
         plain = not node.keywords and not any(isinstance(a, ast.Starred) for a in node.args)
         if isinstance(function, ast.Name) and called == "range" and plain:
             return at(frame_call("range_", self.visit(function), *[self.visit(a) for a in node.args]), node)
+        if isinstance(function, ast.Name) and called in ("min", "max") and not node.keywords:
+            return at(frame_call("extremum", self.visit(function), *[self.visit(a) for a in node.args]), node)
         if called in _LAZY_FUNCTIONS and plain and len(node.args) == 3:
             condition, *sides = node.args
             lazy = [thunk(self._lazily(side)) for side in sides]

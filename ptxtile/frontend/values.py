@@ -190,8 +190,8 @@ class Value:
             location=user_location(),
             expected="a Python int, known while tracing",
             got=f"a {self.ir_dtype} that the device computes",
-            hint="sizes, list indices and range() outside of `for` must be Python ints; "
-            "use T.const for sizes known at compile time, or `for i in range(n)` for a device loop",
+            hint="sizes and list indices must be Python ints: T.const gives sizes known at compile time, and "
+            "`for i in list(range(n))` is a loop that Python unrolls",
         )
 
     def __int__(self) -> int:

@@ -183,9 +183,7 @@ def after_fence(state: State, space: str, mask: int) -> State:
     return result
 
 
-def after_bulk_wait(
-    state: State, mask: int, depth: int, *, read: bool, pending_groups: int, names: set[str]
-) -> State:
+def after_bulk_wait(state: State, mask: int, depth: int, *, read: bool, pending_groups: int, names: set[str]) -> State:
     """``state`` after the threads ``mask`` waited for their TMA stores, all of them or those from the storages
     ``names``."""
     result: State = {}

@@ -45,13 +45,13 @@ class ScopedRewriter:
     def visit(self, node: Any) -> Any:
         if node is None:
             return None
+        if isinstance(node, Seq):
+            return self._seq(node)  # of one statement, which has been rewritten, only that is left
         node = self._children(node)
         method = getattr(self, "rewrite_" + type(node).__name__, None)
         return node if method is None else method(node)
 
     def _children(self, node: Any) -> Any:
-        if isinstance(node, Seq):
-            return self._seq(node)
         if isinstance(node, For):
             return self._for(node)
         if isinstance(node, ParallelFor):

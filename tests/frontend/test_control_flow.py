@@ -13,7 +13,7 @@ from ptxtile.ir import statements as s
 from ptxtile.ir.expressions import Load
 from ptxtile.ir.rewrite import walk
 from tests.frontend.interpreter import run
-from tests.frontend.tracing import kernel_of, same_as_python, traced
+from tests.frontend.tracing import from_source, kernel_of, same_as_python, traced
 
 SMALL = st.integers(-5, 5)
 ROWS = st.lists(SMALL, min_size=8, max_size=8).map(lambda values: np.array(values, np.int32))
@@ -612,3 +612,137 @@ def test_macros_show_the_chain_of_calls():
     assert error.location.caller.function == "body"
     assert error.location.caller.caller is not None
     assert "inner(A, i)" in str(error)
+
+
+def test_a_name_rebound_by_an_inner_loop_is_gone():
+    def body(A, F, n):
+        j = 5
+        for i in range(n):
+            for j in range(3):
+                A[i, j] = 1
+        A[0, 0] = j
+
+    errors_in(body, "j may have no value here: it was bound by a `for`")
+
+
+def test_a_name_rebound_by_a_python_loop_in_a_branch_is_gone():
+    def body(A, F, n):
+        k = 5
+        if n > 0:
+            for k in [1, 2]:
+                A[k, 0] = 1
+        else:
+            A[0, 1] = 1
+        A[0, 0] = k
+
+    errors_in(body, "k may have no value here: it was bound by a `for`")
+
+
+@given(ROWS)
+def test_builtins(row):
+    def body(A, B):
+        B[0] = max(A[0], A[1], 2)
+        B[1] = min(A[0], 3)
+        B[2] = max([1, 5, 2])
+        B[3] = sum(A[i] for i in (0, 1, 2))
+        B[4] = abs(A[3]) + len([A[0], A[1]])
+        name = f"{3}{'x'}"
+        B[5] = int(name[0])
+
+    same_as_python(body, row, OUT)
+
+
+@given(ROWS, st.integers(0, 4))
+def test_dead_code_after_break(row, n):
+    def body(A, B, n):
+        for i in range(n):
+            x = A[i]
+            if x > 0:
+                B[i] = x
+                continue
+                B[i] = 99
+            B[i] = -x
+            if x < -3:
+                break
+                x = 7
+            B[i + 4] = x
+
+    same_as_python(body, row, OUT, n=n)
+
+
+@given(ROWS)
+def test_carried_values_read_late_keep_their_value(row):
+    def body(A, B):
+        x = 1
+        for i in range(4):
+            pair = (x, x + 1)
+            old = x
+            x = A[i]
+            B[i] = pair[0] * 100 + pair[1] * 10 + old
+
+    same_as_python(body, row, OUT)
+
+
+def random_body(draw, depth, names):
+    """Statements over int variables ``names``, arrays A and B, as source lines; every name has a value at the start."""
+    lines = []
+    for _ in range(draw(st.integers(1, 3))):
+        name = draw(st.sampled_from(names))
+        kind = draw(
+            st.sampled_from(["set", "aug", "if", "for", "store", "while"] if depth else ["set", "aug", "store"])
+        )
+        value = draw(random_value(names))
+        if kind == "set":
+            lines.append(f"{name} = {value}")
+        elif kind == "aug":
+            lines.append(f"{name} {draw(st.sampled_from(['+', '-', '^']))}= {value}")
+        elif kind == "store":
+            lines.append(f"B[{draw(st.integers(0, 7))}] = {value}")
+        elif kind == "if":
+            lines.append(f"if {draw(random_condition(names))}:")
+            lines += ["    " + line for line in random_body(draw, depth - 1, names)]
+            if draw(st.booleans()):
+                lines.append(draw(st.sampled_from(["else:", f"elif {draw(random_condition(names))}:"])))
+                lines += ["    " + line for line in random_body(draw, depth - 1, names)]
+        else:
+            index = f"i{depth}"
+            if kind == "for":
+                lines.append(f"for {index} in range({draw(st.sampled_from(['3', f'({name} & 3)', '1, 5, 2']))}):")
+            else:
+                lines += [f"{index} = A[0] & 1", f"while {index} < 3:", f"    {index} += 1"]
+            inner = random_body(draw, depth - 1, names)
+            lines += ["    " + line for line in inner]
+            if draw(st.booleans()):
+                lines.append(f"    if {draw(random_condition(names))}:")
+                lines.append("        " + draw(st.sampled_from(["break", "continue"])))
+                lines += ["    " + line for line in random_body(draw, 0, names)]
+    return lines
+
+
+@st.composite
+def random_value(draw, names):
+    a, b = (draw(st.sampled_from([*names, "A[1]", "A[2]", "B[3]", "7", "-2"])) for _ in range(2))
+    form = draw(st.sampled_from(["{a}", "{a} + {b}", "{a} * 3 - {b}", "({a} if {c} else {b})", "{a} // 3 % 5"]))
+    return form.format(a=a, b=b, c=draw(random_condition(names)))
+
+
+@st.composite
+def random_condition(draw, names):
+    a, b = (draw(st.sampled_from([*names, "A[4]", "B[5]"])) for _ in range(2))
+    return draw(
+        st.sampled_from([f"{a} > {b}", f"-3 < {a} <= {b}", f"{a} > 0 and A[6] < {b}", f"not ({a} == 1 or {b} < 2)"])
+    )
+
+
+@st.composite
+def programs(draw):
+    names = ["x", "y", "z"]
+    start = [f"{name} = A[{k}]" for k, name in enumerate(names)]
+    ending = [f"B[{k}] += {name}" for k, name in enumerate(names)]
+    lines = [*start, *random_body(draw, 3, names), *ending]
+    return "def main(A, B):\n" + "".join(f"    {line}\n" for line in lines)
+
+
+@given(programs(), ROWS)
+def test_random_bodies_mean_what_python_means(source, row):
+    same_as_python(from_source(source), row, OUT)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from tests.kernels import casts, elementwise, tensors
+from tests.kernels import casts, elementwise, loops, sizes, tensors
 
-_MODULES = (elementwise, tensors, casts)
+_MODULES = (elementwise, tensors, casts, loops, sizes)
 
 CASES = [case for module in _MODULES for case in module.CASES]
 """For the simulator, and those with ``card`` for a card too."""

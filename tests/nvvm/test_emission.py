@@ -63,7 +63,7 @@ def test_lines_of_the_users_source() -> None:
     macro = replace(line(7, '/else\\where/mäc"ro\n.py'), caller=line(14))
     body = [
         Let(Var("x", float32), at(A, THREAD) + 1.0, location=line(12)),
-        put(C, THREAD, Var("x", float32) * 2.0, location=line(13)),
+        put(C, THREAD, Var("x", float32) * 3.0, location=line(13)),
         put(C, THREAD + 4096, at(B, THREAD), location=macro),
         put(C, THREAD + 8192, at(B, THREAD + 1)),
     ]
@@ -78,7 +78,7 @@ def test_lines_of_the_users_source() -> None:
         found = re.search(r"\.loc\s+\d+ (\d+)", text)
         current = int(found.group(1)) if found else current
         places.setdefault(text.split("\t")[1].split()[0] if text.startswith("\t") else "", []).append(current)
-    assert places["add.rn.f32"] == [12]
+    assert places["add.rn.f32"] == [12] and places["mul.rn.f32"] == [13]
     assert places["st.global.b32"][0] in (13, 7) and 7 in places["st.global.b32"]
     assert ", debug" not in module.ptx
 

@@ -45,8 +45,9 @@ from ptxtile.lower.vector_access import MEMORY, MemoryAccess, VectorWidths
 from ptxtile.target import Target
 
 BATCH_BYTES = 256
-"""Bytes of loaded values that a thread holds for a batch of rounds: 64 registers, which leaves room for full occupancy of
-kernels without much else."""
+"""Bytes of loaded values that a thread holds for a batch of rounds: 64 registers. Measured on an H200, float32 add in place,
+16384², tile 64×64, 128 threads: 0.975 × torch.add without batches, 0.977 with 64 bytes, 0.984 with 128, 0.989 with 256; where
+nothing aliases, ptxas moves the loads by itself."""
 REGISTER_BYTES = 4
 
 
@@ -175,6 +176,7 @@ class _Lanes:
         self.before: list[Statement] = []
         self.after: list[Statement] = []
         self.bytes_a_round = 0
+        self.outgoing: set[str] = set()
         self.loaded: dict[tuple[str, tuple[Expr, ...], tuple[Expr, ...]], Buffer] = {}
 
     def rewrite(self, node: Statement, conditions: tuple[Expr, ...]) -> Statement:
@@ -187,12 +189,22 @@ class _Lanes:
             otherwise = None
             if node.otherwise is not None:
                 otherwise = self.rewrite(node.otherwise, (*conditions, logical_not(node.condition)))
+            if otherwise is None and self._needs_no_guard(then):
+                return then
             return copy_with(node, {"condition": condition, "then": then, "otherwise": otherwise})
         if isinstance(node, Let):
             return copy_with(node, {"value": self.expression(node.value, conditions)})
         if isinstance(node, Store):
             return self._store(node, conditions)
         return node
+
+    def _needs_no_guard(self, then: Statement) -> bool:
+        """A value on its way to a guarded vector store may be computed for lanes that the guard drops, if it reads no memory."""
+        return (
+            isinstance(then, Store)
+            and then.buffer.name in self.outgoing
+            and not any(isinstance(n, Load) and n.buffer.scope in MEMORY for n in walk(then.value))
+        )
 
     # Loads
 
@@ -307,6 +319,7 @@ class _Lanes:
         if width == 1:
             return plain
         registers = self._registers(node.buffer)
+        self.outgoing.add(registers.name)
         for first in range(0, self.extent, width):
             target = tuple(self._at(index, first) for index in node.indices)
             wide = Store(node.buffer, target, load(registers, (constant(first),), width), location=node.location)

@@ -164,7 +164,8 @@ def operators_of(dtype: DType) -> list[Operator]:
         found.append(Operator("fma", ("a", "b", "c"), lambda a, b, c: ir.call("fma", a, b, c), fma))
     if dtype.is_integer:
         for name, count in (("popcount", exact.popcount), ("leading_zeros", exact.leading_zeros)):
-            build = lambda a, name=name: ir.call(name, a, dtype=int32.with_lanes(a.dtype.lanes))  # noqa: E731
+            # an int32 from a single value; vectors keep their width
+            build = lambda a, name=name: ir.call(name, a, dtype=int32 if a.dtype.lanes == 1 else a.dtype)  # noqa: E731
             found.append(Operator(name, ("a",), build, lambda a, count=count: count(a, dtype)))
     return found
 

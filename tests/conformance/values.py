@@ -111,6 +111,7 @@ def encode(numbers: Sequence[Number], dtype: DType) -> np.ndarray:
         nan = 0x7F
         found = [nan if math.isnan(x) else codes[float(x), math.copysign(1, x)] for x in numbers]
         return np.array(found, dtype=np.uint8)
+    numbers = [math.nan if x != x else x for x in numbers]  # without a payload, which a cast may cut off
     with np.errstate(over="raise"):
         if dtype.element_name == "bfloat16":
             bits = np.array(numbers, dtype=np.float64).astype(np.float32).view(np.uint32)

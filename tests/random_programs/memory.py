@@ -21,8 +21,8 @@ class Storage:
 
     def __init__(self, size: int, data: np.ndarray | None = None) -> None:
         self.data = np.zeros(size, np.uint8) if data is None else data
-        self.known = np.zeros(size, bool) if data is None else np.ones(size, bool)
-        self.written = np.zeros(size, bool)
+        self.known = np.full(self.data.size, data is not None)
+        self.written = np.zeros(self.data.size, bool)
         self.shared_by_blocks = False
         self.forget_blocks()
 

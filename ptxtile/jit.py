@@ -299,11 +299,23 @@ def jit(
 
     Options of the compiler are given by name (``specialize_warps=True``, ``fast_math=True``) or in ``pass_configs``.
     """
-    if func is None:
-        return lambda f: jit(
-            f, out_idx=out_idx, target=target, verbose=verbose, pass_configs=pass_configs, mode=mode, **options
-        )
-    settings = _settings(target, pass_configs, verbose, options)
+    try:
+        settings = _settings(target, pass_configs, verbose, options)
+        if func is not None:
+            return _jit(func, out_idx, mode, settings)
+    except Exception as error:
+        raise without_our_frames(error) from error.__cause__
+
+    def decorate(function: Callable[..., Any]) -> Any:
+        try:
+            return _jit(function, out_idx, mode, settings)
+        except Exception as error:
+            raise without_our_frames(error) from error.__cause__
+
+    return decorate
+
+
+def _jit(func: Callable[..., Any], out_idx: Any, mode: str | None, settings: Settings) -> Any:
     if isinstance(func, PrimFunc):
         return _kernel_of(func, out_idx, settings)
     if mode not in (None, "auto", "lazy", "eager"):

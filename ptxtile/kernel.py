@@ -331,7 +331,8 @@ def _call_key(args: tuple[Any, ...]) -> tuple[tuple[Any, ...] | None, str, int |
             )
             ranges.append((address, address + nbytes))
             where = value.device
-            device_type, device = where.type, where.index
+            if len(ranges) == 1 or (where.type == "cuda" and device_type != "cuda"):
+                device_type, device = where.type, where.index  # with one card's tensor, all belong on a card
             parts.append(where)
         elif isinstance(value, (int, float)):
             parts.append(type(value))

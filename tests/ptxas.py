@@ -37,7 +37,7 @@ def find() -> str:
 
 
 def assemble(ptx: str, architecture: str, *, options: tuple[str, ...] = ()) -> str:
-    """The log of assembling ``ptx`` for ``architecture``: registers, spills, warnings. PtxasError when it is refused."""
+    """The log of assembling ``ptx`` for ``architecture``: registers, spills, warnings. PtxasError when refused."""
     with tempfile.TemporaryDirectory() as folder:
         source = os.path.join(folder, "kernel.ptx")
         Path(source).write_text(ptx)

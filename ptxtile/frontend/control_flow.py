@@ -174,6 +174,15 @@ class TracedIf(Region):
         self.open()
         return True
 
+    def keep(self, name: str, thunk: Callable[[], Any]) -> Any:
+        """A name that the first branch rebinds for itself: the second branch gets what it is now."""
+        value = peek(thunk)
+        self.entry[name] = Undefined(name, self.why_undefined()) if value is UNBOUND else value
+        return self.entry[name]
+
+    def restore(self, name: str, thunk: Callable[[], Any]) -> Any:
+        return self.entry[name]
+
     def between(self, name: str, thunk: Callable[[], Any]) -> Any:
         """After the first branch: the name is again what it was before."""
         value = peek(thunk)
@@ -216,6 +225,8 @@ class TracedLoop(Region):
         super().__init__(frame, names)
         self.has_jump = False
         self.runs_at_least_once = False
+        self.ends_by_break = False
+        self.undefined_at_jumps: set[str] = set()
 
     def why_undefined(self) -> str:
         where = f" (line {self.location.line})" if self.location else ""
@@ -225,11 +236,19 @@ class TracedLoop(Region):
         entry, last = self.entry[name], peek(thunk)
         if not isinstance(entry, Undefined):
             return entry if last is entry else self.rebound(name)
-        if isinstance(last, Local) and self.runs_at_least_once and not self.has_jump:
-            return last
+        at_end = self.ends_by_break or isinstance(last, Local)
+        if entry.local is not None and self.runs_at_least_once and at_end and name not in self.undefined_at_jumps:
+            return entry.local
         undefined = Undefined(name, self.why_undefined(), self.hoist)
         undefined.local = entry.local
         return undefined
+
+    def at_jump(self, name: str, thunk: Callable[[], Any]) -> Any:
+        """Before a break or continue: whether the name has a value on this way."""
+        value = peek(thunk)
+        if isinstance(value, Undefined):
+            self.undefined_at_jumps.add(name)
+        return value
 
     def target_after(self, name: str, thunk: Callable[[], Any]) -> Any:
         """A loop index is gone after its loop."""
@@ -369,15 +388,9 @@ class TracedWhile(TracedLoop):
         super().__init__(frame, names)
         self.test = test
         self.endless = endless
-        self.runs_at_least_once = endless
+        self.runs_at_least_once = self.ends_by_break = endless
         self.condition: Expr = Const(True, bool_)
         self.started = False
-
-    def leave(self, name: str, thunk: Callable[[], Any]) -> Any:
-        entry = self.entry[name]
-        if self.endless and isinstance(entry, Undefined) and entry.local is not None and isinstance(peek(thunk), Local):
-            return entry.local  # the only way out is a break; a name assigned before it in every path is there
-        return super().leave(name, thunk)
 
     def next(self) -> bool:
         if self.started:

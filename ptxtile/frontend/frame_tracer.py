@@ -219,6 +219,11 @@ class Frame(LazyOperators):
         )  # fmt: skip
 
     def _require_kernel(self, word: str) -> None:
+        if self.tracer.kernel is None and self.tracer.specialization is None:
+            raise TraceError(
+                f"`{word}` on a T.const size before all tensors are declared", location=user_location(),
+                hint="put it after the annotations of all tensor parameters",
+            )  # fmt: skip
         if self.tracer.kernel is None:
             raise TraceError(
                 f"`{word}` on a size that is only known at launch, outside of T.Kernel", location=user_location(),

@@ -15,10 +15,12 @@ from dataclasses import dataclass, field
 class Liveness:
     """``carried``: by control-flow statement (identity), the names it assigns that are needed outside of one pass.
 
+    ``restored``: by ``if``, the names that its first branch assigns and its second one needs as they were before.
     ``live_out``: by loop, all names needed after it.
     """
 
     carried: dict[ast.AST, frozenset[str]] = field(default_factory=dict)
+    restored: dict[ast.AST, frozenset[str]] = field(default_factory=dict)
     live_out: dict[ast.AST, frozenset[str]] = field(default_factory=dict)
 
     @property
@@ -77,7 +79,10 @@ class _Analysis:
     def statement(self, node: ast.stmt, live: set[str]) -> set[str]:
         if isinstance(node, ast.If):
             self.record(node, node.body + node.orelse, live)
-            return self.block(node.body, live) | self.block(node.orelse, live) | read_names(node.test)
+            otherwise = self.block(node.orelse, live)
+            restored = assigned_names(node.body) & otherwise
+            self.result.restored[node] = self.result.restored.get(node, frozenset()) | frozenset(restored)
+            return self.block(node.body, live) | otherwise | read_names(node.test)
         if isinstance(node, (ast.For, ast.While)):
             return self.loop(node, live)
         if isinstance(node, ast.Break):

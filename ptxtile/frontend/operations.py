@@ -11,7 +11,7 @@ from ptxtile.frontend.dtypes import as_dtype
 from ptxtile.frontend.locations import user_location
 from ptxtile.frontend.promotion import number_dtype
 from ptxtile.ir.expressions import Binary, Call, Compare, Const, Expr, Select, Unary, cast, constant
-from ptxtile.ir.types import DType, Kind, bool_
+from ptxtile.ir.types import DType, Kind, bool_, float32
 
 if TYPE_CHECKING:
     from ptxtile.frontend.values import Value
@@ -130,8 +130,11 @@ def arithmetic(operator: str, left: Any, right: Any) -> Value:
 
 
 def extremum(operator: str, left: Any, right: Any) -> Value:
-    """``min`` or ``max``; NaN propagates."""
+    """``min`` or ``max``; NaN propagates. Of bools it is ``and`` or ``or``."""
     a, b, dtype = common(left, right, f"T.{operator}")
+    if dtype.is_bool:
+        operator = "and" if operator == "min" else "or"
+        return _value(Binary(operator, as_dtype_expr(a, dtype), as_dtype_expr(b, dtype), dtype))
     _require_arithmetic(dtype, f"T.{operator}")
     return _value(Binary(operator, as_dtype_expr(a, dtype), as_dtype_expr(b, dtype), dtype))
 
@@ -162,15 +165,16 @@ def _float_modulo(a: Expr, b: Expr) -> Expr:
 
 
 def floor_divide(left: Any, right: Any) -> Value:
-    """``//``, rounded toward minus infinity, also for floats."""
+    """``//``, rounded toward minus infinity, also for floats; those of 16 bits are divided in float32, as in torch."""
     a, b, dtype = common(left, right, "//")
     dtype = promotion.arithmetic(dtype)
     _require_arithmetic(dtype, "//")
     x, y = as_dtype_expr(a, dtype), as_dtype_expr(b, dtype)
     if dtype.is_float:
-        x, y = _bound(x), _bound(y)
-        whole = Binary("div", Binary("sub", x, _float_modulo(x, y), dtype), y, dtype)
-        return _value(Unary("rint", whole, dtype))
+        inner = float32 if dtype.bits == 16 else dtype
+        x, y = _bound(cast(x, inner)), _bound(cast(y, inner))
+        whole = Binary("div", Binary("sub", x, _float_modulo(x, y), inner), y, inner)
+        return _value(cast(Unary("rint", whole, inner), dtype))
     _refuse_zero(y, "//")
     return _value(Binary("floordiv", x, y, dtype))
 
@@ -257,6 +261,8 @@ def comparison(operator: str, left: Any, right: Any) -> Value:
             hint="`x is None` asks whether Python holds None",
         )  # fmt: skip
     a, b, dtype = common(left, right, sign)
+    if operator not in ("eq", "ne"):
+        dtype = promotion.arithmetic(dtype)
     _require_arithmetic(dtype, sign)
     return _value(Compare(operator, as_dtype_expr(a, dtype), as_dtype_expr(b, dtype), bool_))
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from ptxtile.errors import Location, TraceError
 from ptxtile.frontend.affine import Linear, linear
 from ptxtile.ir.buffers import Buffer, Scope
-from ptxtile.ir.expressions import Const, Expr, Load, LogicalAnd, LogicalOr, Select
+from ptxtile.ir.expressions import Cast, Const, Expr, Load, LogicalAnd, LogicalOr, Select
 from ptxtile.ir.rewrite import children, free_variables
 from ptxtile.ir.statements import For, If, Let, ParallelFor, Seq, Statement, Store, While
 
@@ -134,7 +134,7 @@ def _check_overwrite(loop: ParallelFor, write: _Access, definitions: dict[str, E
     """``C[0] = i``: the element does not depend on an index that the value differs by."""
     assert write.value is not None
     indexed = {getattr(atom, "name", None) for form in write.indices for atom in form.terms}
-    value = linear(write.value, definitions)
+    value = linear(_uncast(write.value), definitions)
     for var, extent in zip(loop.vars, loop.extents, strict=True):
         coefficient = value.terms.get(var, 0)
         if extent > 1 and var.name not in indexed and coefficient and not isinstance(write.value, Const):
@@ -144,6 +144,13 @@ def _check_overwrite(loop: ParallelFor, write: _Access, definitions: dict[str, E
                 location=write.location,
                 hint="iterations have no order, so it is open which value stays",
             )
+
+
+def _uncast(value: Expr) -> Expr:
+    """The integer under conversions to dtypes that keep different small integers apart."""
+    while isinstance(value, Cast) and value.dtype.bits >= 32 and not value.operand.dtype.is_float:
+        value = value.operand
+    return value
 
 
 def _line(what: str, access: _Access) -> str:

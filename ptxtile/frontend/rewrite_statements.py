@@ -28,7 +28,7 @@ class FunctionRewriter(ExpressionRewriter):
         self.filename = filename
         self.function = function
         self.liveness = Liveness()
-        self.loops: list[str | None] = []
+        self.loops: list[tuple[str, list[str]]] = []
         self.counter = 0
 
     def annotated_parameters(self, definition: ast.FunctionDef) -> tuple[str, ...]:
@@ -120,8 +120,11 @@ class FunctionRewriter(ExpressionRewriter):
         test = self.visit(node.test)
         header = at(bind(construct, frame_call("if_", test, strings(names))), node.test)
         then = at(ast.If(method_call(construct, "then"), self.body(node.body), []), node.test)
-        result = [header, *self._exchange(construct, "enter", names, node.test), then]
+        kept = sorted(self.liveness.restored.get(node, frozenset()) - set(names)) if node.orelse else []
+        result = [header, *self._exchange(construct, "enter", names, node.test)]
+        result += [*self._exchange(construct, "keep", kept, node.test), then]
         result += self._exchange(construct, "between", names, node.test)
+        result += self._exchange(construct, "restore", kept, node.test)
         if node.orelse:
             result.append(at(ast.If(method_call(construct, "otherwise"), self.body(node.orelse), []), node.test))
         result.append(at(ast.Expr(method_call(construct, "end")), node.test))
@@ -137,7 +140,7 @@ class FunctionRewriter(ExpressionRewriter):
         header = at(bind(construct, frame_call("for_", iterable, strings(targets), strings(names), flags)), node.iter)
         node.iter = at(load(construct), node.iter)
         node.target = self.visit(node.target)
-        self.loops.append(construct)
+        self.loops.append((construct, names))
         node.body = self.body(node.body)
         self.loops.pop()
         node.orelse = self.body(node.orelse)
@@ -158,7 +161,7 @@ class FunctionRewriter(ExpressionRewriter):
         flags = [ast.Constant(endless), ast.Constant(bool(node.orelse))]
         header = at(bind(construct, frame_call("while_", thunk(test), strings(names), *flags)), node.test)
         node.test = at(method_call(construct, "next"), node.test)
-        self.loops.append(construct)
+        self.loops.append((construct, names))
         node.body = self.body(node.body)
         self.loops.pop()
         node.orelse = self.body(node.orelse)
@@ -166,16 +169,18 @@ class FunctionRewriter(ExpressionRewriter):
         result.append(at(ast.Expr(method_call(construct, "end")), header))
         return result + self._exchange(construct, "leave", names, header)
 
-    def visit_Break(self, node: ast.Break) -> ast.stmt:
+    def visit_Break(self, node: ast.Break) -> list[ast.stmt]:
         """``if break_(loop): break``: a traced loop emits a Break, a Python loop breaks."""
-        loop = self.loops[-1]
-        assert loop is not None
-        return at(ast.If(frame_call("break_", load(loop)), [node], []), node)
+        return self._jump("break_", node)
 
-    def visit_Continue(self, node: ast.Continue) -> ast.stmt:
-        loop = self.loops[-1]
-        assert loop is not None
-        return at(ast.If(frame_call("continue_", load(loop)), [node], []), node)
+    def visit_Continue(self, node: ast.Continue) -> list[ast.stmt]:
+        """``if continue_(loop): continue``."""
+        return self._jump("continue_", node)
+
+    def _jump(self, method: str, node: ast.Break | ast.Continue) -> list[ast.stmt]:
+        loop, names = self.loops[-1]
+        jump = at(ast.If(frame_call(method, load(loop)), [node], []), node)
+        return [*self._exchange(loop, "at_jump", names, node), jump]
 
     def visit_Return(self, node: ast.Return) -> list[ast.stmt]:
         """Refused under traced control flow; else the same."""

@@ -71,7 +71,6 @@ class _Vectorizer(ScopedRewriter):
             batched = self._rounds(node)
             if batched is not None:
                 return batched
-            node = copy_with(node, {"options": tuple(o for o in node.options if o[0] != "independent")})
         return super().visit(node)
 
     def _loop(self, loop: For) -> Statement:
@@ -125,7 +124,9 @@ class _Vectorizer(ScopedRewriter):
         middle = seq(*lanes.before, copy_with(inner, {"kind": LoopKind.UNROLLED, "body": body}), *lanes.after)
 
         def rounds(var: Var, count: int, inside: Statement) -> Statement:
-            return For(var, constant(0), constant(count), 1, LoopKind.UNROLLED, inside, location=loop.location)
+            return For(
+                var, constant(0), constant(count), 1, LoopKind.UNROLLED, inside, loop.options, location=loop.location
+            )
 
         result = seq(*lanes.allocations, rounds(load_round, batch, loads), rounds(round_var, batch, middle))
         return result if batch == total else rounds(outer, total // batch, result)
@@ -177,7 +178,7 @@ class _Lanes:
         self.after: list[Statement] = []
         self.bytes_a_round = 0
         self.outgoing: set[str] = set()
-        self.loaded: dict[tuple[str, tuple[Expr, ...], tuple[Expr, ...]], Buffer] = {}
+        self.loaded: dict[tuple[str, tuple[Expr, ...]], list[tuple[tuple[Expr, ...], Buffer]]] = {}
 
     def rewrite(self, node: Statement, conditions: tuple[Expr, ...]) -> Statement:
         """``conditions``: those of the Ifs around, as they stand in the lane."""
@@ -246,16 +247,17 @@ class _Lanes:
         """``node`` from registers that are filled before the loop; None if it has to stay."""
         if node.buffer.scope not in MEMORY or node.dtype.lanes != 1:
             return None
-        if not self._movable((*node.indices, *conditions)):
-            return None
         if otherwise is not None and not isinstance(otherwise, Const):
             return None
         if any(self.owner.aliases.overlap(node.buffer.storage.name, name) for name in self.written):
             return None
         rounds = self.rounds if node.buffer.scope is Scope.GLOBAL else None
-        key = (node.buffer.name, node.indices, conditions)
-        if key in self.loaded:
-            return load(self.loaded[key], (self._register(self.var, rounds),))
+        entries = self.loaded.setdefault((node.buffer.name, node.indices), [])
+        for known, registers in entries:
+            if all(condition in conditions for condition in known):  # loaded already wherever this load happens
+                return load(registers, (self._register(self.var, rounds),))
+        if not self._movable((*node.indices, *conditions)):
+            return None
         access = MemoryAccess(node.buffer, node.indices, conditions)
         width = self.owner.widths.width(access, self.var, self.extent)
         if width == 1 and rounds is None:
@@ -264,7 +266,7 @@ class _Lanes:
         for first in range(0, self.extent, width):
             fill = self._fill(registers, node, conditions, otherwise, first, width, rounds)
             (self.before if rounds is None else self.batched).append(fill)
-        self.loaded[key] = registers
+        entries.append((conditions, registers))
         return load(registers, (self._register(self.var, rounds),))
 
     def _registers(self, buffer: Buffer, rounds: Rounds | None = None) -> Buffer:

@@ -11,7 +11,8 @@ import multiprocessing
 import os
 import tempfile
 import traceback
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
@@ -53,10 +54,20 @@ def unpack(value: Argument) -> torch.Tensor | int | float:
     return flat.view(getattr(torch, name)).reshape(shape)
 
 
-class Card:
-    """``run`` starts the process when there is none."""
+Answer = tuple[str, bool, dict[str, Argument], str]
+"""What went wrong (empty: nothing), whether the context is still usable, every tensor after the run, what was
+printed."""
 
-    def __init__(self) -> None:
+
+class Card:
+    """``run`` starts the process when there is none. ``serve`` is what the process does, ``seconds`` its time for a
+    case."""
+
+    def __init__(
+        self, serve: Callable[[Connection], None] | None = None, seconds: float = SECONDS_OF_A_CASE
+    ) -> None:
+        self.serve = serve or serve_card
+        self.seconds = seconds
         self._process: Any = None
         self._connection: Connection | None = None
 
@@ -65,9 +76,9 @@ class Card:
         connection = self._connection or self._start()
         connection.send((ptx, record, [pack(argument) for argument in arguments]))
         try:
-            if not connection.poll(SECONDS_OF_A_CASE):
+            if not connection.poll(self.seconds):
                 self.stop()
-                raise CardFailure(f"the kernel did not end within {SECONDS_OF_A_CASE} s")
+                raise CardFailure(f"the kernel did not end within {self.seconds} s")
             failure, usable, tensors, printed = connection.recv()
         except (EOFError, ConnectionError) as error:
             self.stop()
@@ -81,13 +92,16 @@ class Card:
     def _start(self) -> Connection:
         context = multiprocessing.get_context("spawn")
         here, there = context.Pipe()
-        self._process = context.Process(target=_serve, args=(there,), daemon=True)
+        self._process = context.Process(target=self.serve, args=(there,), daemon=True)
         self._process.start()
         there.close()
-        if not here.poll(SECONDS_TO_START):
+        try:
+            if not here.poll(SECONDS_TO_START):
+                raise EOFError
+            here.recv()
+        except EOFError:
             self.stop()
-            raise CardFailure("the process for the card did not start")
-        here.recv()
+            raise CardFailure("the process for the card did not start") from None
         self._connection = here
         return here
 
@@ -98,8 +112,8 @@ class Card:
         self._process = self._connection = None
 
 
-def _serve(connection: Connection) -> None:
-    """The process: answers each request with (failure, whether the context is still usable, tensors, printed)."""
+def serve_card(connection: Connection) -> None:
+    """The process: says that it is ready, then answers each request with an :data:`Answer`."""
     torch.zeros(1, device="cuda")
     connection.send("ready")
     while True:
@@ -110,11 +124,13 @@ def _serve(connection: Connection) -> None:
         connection.send(_answer(ptx, record, arguments))
 
 
-def _answer(ptx: str, record: LaunchRecord, arguments: Sequence[Argument]) -> tuple[str, bool, dict, str]:
+def _answer(ptx: str, record: LaunchRecord, arguments: Sequence[Argument]) -> Answer:
     from ptxtile.runtime.arguments import bind
     from ptxtile.runtime.executable import Executable
+    from ptxtile.runtime.module import PerformanceWarning
 
     failure, tensors, printed = "", {}, ""
+    warnings.simplefilter("error", PerformanceWarning)  # such as a setmaxnreg that the assembler ignored
     try:
         values = [unpack(argument) for argument in arguments]
         binding = bind(record, [v.cuda() if isinstance(v, torch.Tensor) else v for v in values], device_type="cuda")

@@ -12,7 +12,6 @@ from fractions import Fraction
 from ptxtile.ir.types import DType, Kind, bfloat16, float16, float32, int32, int64
 from tests.conformance.values import Number, round_number, rounded
 
-
 # --- integers and bools ---------------------------------------------------------------------------------------------
 
 

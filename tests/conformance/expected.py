@@ -1,1 +1,466 @@
-EXPECTED = {}
+"""What each program of programs/*.ir leaves in its tensors, computed by plain Python and NumPy.
+
+A function of a program's name takes its tensors and scalars by name (copies: they may be changed) and gives the tensors
+that the program changes.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from math import prod
+
+import numpy as np
+import torch
+
+Tensors = dict[str, torch.Tensor]
+EXPECTED: dict[str, Callable[..., Tensors]] = {}
+
+
+def expects(function: Callable[..., Tensors]) -> Callable[..., Tensors]:
+    EXPECTED[function.__name__] = function
+    return function
+
+
+def wrap(value: int, bits: int = 32) -> int:
+    value &= (1 << bits) - 1
+    return value - (1 << bits) if value >> (bits - 1) else value
+
+
+def int32(values: list[int]) -> torch.Tensor:
+    return torch.tensor([wrap(v) for v in values], dtype=torch.int32)
+
+
+# --- memory ---------------------------------------------------------------------------------------------------------
+
+
+@expects
+def vector_widths(A8, B8, A16, B16, A32, B32, A64, B64) -> Tensors:
+    changed = {"B8": (A8, B8, 992), "B16": (A16, B16, 480), "B32": (A32, B32, 224), "B64": (A64, B64, 96)}
+    for a, b, count in changed.values():
+        b[:count] = a[:count]
+    return {name: b for name, (_, b, _) in changed.items()}
+
+
+@expects
+def vector_dtypes(**tensors: torch.Tensor) -> Tensors:
+    return {"B" + name[1:]: value for name, value in tensors.items() if name.startswith("A_")}
+
+
+@expects
+def vector_shared(A, B, C, H, K) -> Tensors:
+    K[:256] = H.reshape(-1, 4).flip(0).reshape(-1)[:256]
+    K[256:320] = H[:256].flip(0)[:64]
+    K[320:448] = H[:128]
+    return {"B": A.reshape(-1, 4).flip(0).reshape(-1), "C": A[:128].reshape(-1, 2).flip(0).reshape(-1), "K": K}
+
+
+@expects
+def registers(A, B, C, F) -> Tensors:
+    first = A.reshape(32, 4)
+    doubled = first.flip(1) * 2
+    bits = torch.cat([first, doubled], dim=1).view(torch.int32) ^ torch.arange(8, dtype=torch.int32)
+    return {"B": doubled.reshape(-1), "C": bits.reshape(-1), "F": A > 0}
+
+
+@expects
+def register_slots(A, B) -> Tensors:
+    rows = A.reshape(6, 32).tolist()
+    return {"B": int32([rows[i * 3 + 2 - k][t] + i * 100 for i in range(2) for k in range(3) for t in range(32)])}
+
+
+@expects
+def local_array(A, B, C) -> Tensors:
+    tables = [[wrap(a * i) for i in range(8)] for a in A.tolist()]
+    octets = [np.array(table, dtype=np.int32).view(np.uint8) for table in tables]
+    return {
+        "B": int32([table[a & 7] - table[t % 8] for t, (a, table) in enumerate(zip(A.tolist(), tables, strict=True))]),
+        "C": torch.tensor([int(octets[t][t * 5 % 32]) for t in range(64)], dtype=torch.uint8),
+    }
+
+
+@expects
+def local_scalar(A, B, N, F) -> Tensors:
+    values, largest, counts = A.tolist(), [], []
+    for start in values:
+        best, count = start, 0
+        for i, value in enumerate(values):
+            if value > best:
+                best, count = value, count + i * 10**10
+        largest.append(best)
+        counts.append(count)
+    seen = torch.tensor([best != start for best, start in zip(largest, values, strict=True)])
+    return {"B": torch.tensor(largest, dtype=torch.float16), "N": torch.tensor(counts), "F": seen}
+
+
+@expects
+def indices(A, B, C, D) -> Tensors:
+    for i in range(64):
+        B[i + 63] = A[i + 4]
+        B[i + 128] = A[2 * i + 3]
+        B[62 - i if i < 63 else 255] = A[2 * i]
+        C[2 * i + 1] = D[255 - i]
+    return {"B": B, "C": C}
+
+
+# --- control flow ---------------------------------------------------------------------------------------------------
+
+
+@expects
+def for_serial(A, B, W) -> Tensors:
+    values, rows, wide = A.tolist(), [[] for _ in range(6)], []
+    for t, own in enumerate(values):
+        total = 0
+        for value in values:
+            total = wrap(total * 3 + value)
+        rows[0].append(total)
+        for j in range(t, -3, -2):
+            total = wrap(total + j * own)
+        rows[1].append(total)
+        for k in range(t % 7, t % 5):
+            total ^= k + 77
+        rows[2].append(total)
+        rows[3].append(total)
+        rows[4].append(33)
+        rows[5].append(17)
+        wide.append(wrap(sum(range(-5 * 10**9, 5 * 10**9, 3 * 10**9)) * t, 64))
+    return {"B": int32([x for row in rows for x in row]), "W": torch.tensor(wide)}
+
+
+@expects
+def for_unrolled(A, B, C) -> Tensors:
+    for k, t in itertools.product(range(8), range(32)):
+        B[k * 32 + t] = sum(float(A[(s * 8 + k) * 8 % 256 + t % 8]) for s in range(4))
+    return {"B": B, "C": int32([sum(m * (k - 3) for k in range(8) for m in range(k))] * 32)}
+
+
+@expects
+def while_loop(B) -> Tensors:
+    counts = []
+    for number in range(1, 129):
+        steps = 0
+        while number != 1:
+            number = number // 2 if number % 2 == 0 else number * 3 + 1
+            steps += 1
+        counts.append(steps)
+    return {"B": int32(counts)}
+
+
+@expects
+def break_continue(A, B) -> Tensors:
+    values, rows = A.tolist(), [[], [], [], []]
+    for t in range(64):
+        total = 0
+        for i in range(64):
+            if wrap(values[i] + t) % 3 == 0:
+                continue
+            if i > t:
+                break
+            total += i
+        rows[0].append(total)
+        total = count = 0
+        while True:
+            count += 1
+            if count > t + 2:
+                break
+            if count % 4 == 1:
+                continue
+            total = wrap(total * 2 + count)
+        rows[1].append(count)
+        rows[2].append(total)
+        total = 0
+        for j in range(10):
+            for k in range(10):
+                if k == t % 10:
+                    if j % 2 == 0:
+                        break
+                    continue
+                total += 10 * j + k
+            if j == t % 8:
+                break
+        rows[3].append(total)
+    return {"B": int32([x for row in rows for x in row])}
+
+
+@expects
+def if_divergent(A, B) -> Tensors:
+    values = A.tolist()
+    for t, value in enumerate(values):
+        if value % 3 == 0:
+            B[t] = t * 2
+        elif value % 3 == 1:
+            if t < 32:
+                B[t] = -t
+            elif value > 0:
+                B[t] = value ^ t
+        else:
+            B[t] = values[63 - t]
+    B[17] = 1717
+    return {"B": B}
+
+
+@expects
+def let_once(A, B) -> Tensors:
+    rows = zip(A.tolist(), B.tolist(), strict=True)
+    # pair[1] is (A + 1) * 3, and B[tx] - old is 1 after the store
+    return {"B": int32([(wrap(a + 1)) * 1000 + (a + 1) * 3 + (b + 1) - b for a, b in rows])}
+
+
+@expects
+def lazy_select(A, B, V, U) -> Tensors:
+    a = A.tolist()
+    first = [a[t] if t % 3 == 0 else -1.0 for t in range(64)]
+    second = [-2.0 if t >= 32 else 2 * a[t] for t in range(64)]
+    third = [a[t] if t < 20 else 5.0 for t in range(64)]
+    pairs = V.reshape(64, 2).clone()
+    pairs[1::2] = 7
+    return {"B": torch.tensor(first + second + third), "U": pairs.reshape(-1)}
+
+
+@expects
+def lazy_logical(A, B, C) -> Tensors:
+    a = A.tolist()
+    first = [t < 20 and a[t] > 0 for t in range(64)]
+    second = [t >= 20 or a[t] > 0 for t in range(64)]
+    third = [t < 30 and t % 2 == 0 and (t >= 20 or a[t] % 2 == 0) for t in range(64)]
+    return {
+        "B": torch.tensor(first + second + third),
+        "C": int32([1 if t < 20 and a[t] < 0 else 2 for t in range(64)]),
+    }
+
+
+@expects
+def functions(A, B, X, Y) -> Tensors:
+    def digits(value: int) -> int:
+        table = [(value >> d * 8) & 255 for d in range(4)]
+        return table[value & 3] * 10 + table[0]
+
+    def rare(number: int, times: int) -> int:
+        total = 1
+        for t in range(times):
+            total = wrap(total * number + t)
+            if total > 1000000:
+                total %= 1000003
+        return digits(total)
+
+    for t, a in enumerate(A.tolist()):
+        B[t] = digits(a)
+        if t % 2 == 0:
+            B[64 + t] = rare(a, t % 5)
+        B[128 + t] = rare(t, 3) if a > 0 else digits(77)
+        B[192 + t] = digits(digits(t * 300))
+        Y[t] = (X[t] if a > 0 else -X[t]) * (t - 30)
+    return {"B": B, "Y": Y}
+
+
+@expects
+def scalars(i8, i16, i32, i64, u8, u16, u32, u64, h, b, f, d, yes, N, F, B) -> Tensors:
+    return {
+        "N": torch.tensor([i8, i16, i32, i64, u8, u16, u32, u64 % 1000000007]),
+        "F": torch.tensor([h, b, f, d], dtype=torch.float64),
+        "B": torch.tensor([bool(yes)]),
+    }
+
+
+@expects
+def symbols(A, B, K) -> Tensors:
+    return {"B": A.flip(0) * K}
+
+
+@expects
+def kernels(A, W) -> Tensors:
+    for i in range(480):
+        x, y, z = i // 16 % 5, i // 80 % 3, i // 240
+        W[i] = wrap(wrap(int(A[i]) + x * 100 + y * 10 + z) * 2)
+    return {"W": W, "C": W.flip(0)}
+
+
+@expects
+def bitcast_lanes(A, H, B, C, D, E) -> Tensors:
+    words = H.view(torch.int32)
+    return {
+        "B": A.view(torch.uint8),
+        "C": H.view(torch.int16),
+        "D": H.view(torch.int64).repeat(2),
+        "E": A + words,
+    }
+
+
+@expects
+def print(A) -> Tensors:
+    return {"A": A}
+
+
+PRINTED = {
+    "print": lambda A: [
+        "numbers 100% 3 -1234567890123 18446744073709551615 4294967295",
+        "more 0.1 1e+300 -2.5 1 3",
+        "no values",
+        f"{A[6]} {A[7]}",
+        f"thread 62 {A[62]}",
+        f"thread 63 {A[63]}",
+    ]
+}
+"""Lines of programs that print, in any order between threads."""
+
+
+# --- synchronization ------------------------------------------------------------------------------------------------
+
+
+@expects
+def bar_sync(A, B) -> Tensors:
+    values = A.tolist()
+    for i in range(5):
+        values = [wrap(values[(t + 37) % 96] * 3 + i) for t in range(96)]
+    return {"B": int32(values[::-1])}
+
+
+@expects
+def roles(A, B) -> Tensors:
+    for base in (0, 128):
+        s = A[base : base + 128].tolist()
+        s[:64] = [wrap(s[63 - t] * 2) for t in range(64)]
+        s[96:] = [wrap(s[96 + (t + 5) % 32] + 7) for t in range(96, 128)]
+        for t in range(64):
+            B[base + t] = s[(t + 1) % 64]
+        for t in range(96, 128):
+            B[base + t] = s[96 + (t + 9) % 32]
+        for t in range(64, 96):
+            B[base + t] = wrap(s[t - 64] + s[t + 32])
+    return {"B": B}
+
+
+@expects
+def roles_everywhere(A, B) -> Tensors:
+    a = A.tolist()
+    products = [wrap(a[t] * 3 * (-1 if t % 2 == 0 else 1)) for t in range(32, 96)]
+    return {"B": int32([sum(a[:t]) for t in range(32)] + products + [-(-t // 10) * 10 for t in range(96, 128)])}
+
+
+@expects
+def mbarrier_arrive(A, B) -> Tensors:
+    return {"B": A.reshape(8, 32).flip(1).reshape(-1)}
+
+
+@expects
+def mbarrier_wait(B) -> Tensors:
+    return {"B": int32([(63 - t) * 3 + (555 if t % 2 else 0) for t in range(64)])}
+
+
+@expects
+def mbarrier_init(A, B) -> Tensors:
+    a = A.tolist()
+    total = wrap(a[7] + 2 * a[9] + 3 * a[41] + 5 * a[73])
+    return {"B": int32([total + t for t in range(96)])}
+
+
+@expects
+def mbarrier_arrive_expect_tx(A, B) -> Tensors:
+    return {"B": torch.cat([A[16:], A[:16]]).reshape(-1)}
+
+
+@expects
+def fence_mbarrier_init(A, B) -> Tensors:
+    return {"B": A.reshape(2, 128).flip(1).reshape(-1)}
+
+
+@expects
+def prefetch_tensor_map(A, B) -> Tensors:
+    return {"B": A}
+
+
+@expects
+def bulk_commit_group(A, B) -> Tensors:
+    B[:128], B[128:256], B[384:] = A, A * 2, A * 2
+    return {"B": B}
+
+
+@expects
+def bulk_wait_group(A, B, C) -> Tensors:
+    total = A + torch.arange(128, dtype=torch.int32)
+    return {"B": total, "C": total.flip(0)}
+
+
+@expects
+def fence_proxy_async(A, W, B) -> Tensors:
+    written = A.flip(0) * 5
+    return {"W": written, "B": (written + 1).flip(0)}
+
+
+@expects
+def set_max_registers(A, B) -> Tensors:
+    return {"B": (A + 1).reshape(-1)}
+
+
+# --- tensor memory accelerator --------------------------------------------------------------------------------------
+
+
+@expects
+def tma_load(A, B) -> Tensors:
+    return {"B": A.reshape(-1)}
+
+
+@expects
+def tma_store(A, B) -> Tensors:
+    flat = B.reshape(-1)
+    for row in range(32):
+        start = 48 + row * 32
+        flat[start : start + 16] = A[row * 16 : row * 16 + 16]
+    return {"B": B}
+
+
+@expects
+def tma_ring(A, B) -> Tensors:
+    return {"B": A.reshape(-1)}
+
+
+def swizzled(box_bytes: np.ndarray, swizzle: int) -> np.ndarray:
+    """PTX ISA, «Swizzling modes»: the 16-byte chunk c of 128-byte line r lies at c XOR the low bits of r (as many bits
+    as the swizzle has chunks)."""
+    result = np.zeros_like(box_bytes)
+    mask = swizzle // 16 - 1
+    for chunk in range(len(box_bytes) // 16):
+        line, column = divmod(chunk, 8)
+        target = line * 8 + (column ^ (line & mask))
+        result[target * 16 : target * 16 + 16] = box_bytes[chunk * 16 : chunk * 16 + 16]
+    return result
+
+
+def moved_box(box: tuple[int, ...], load: tuple[int, ...], store: tuple[int, ...], swizzle: int = 0):
+    """A box (innermost first) loaded at ``load``, dumped to C as it lies in shared memory, and stored at ``store``."""
+
+    def expect(A, B, C) -> Tensors:
+        sizes = tuple(A.shape)[::-1]
+        dense = torch.zeros(tuple(reversed(box)), dtype=A.dtype)
+        for place in itertools.product(*map(range, box)):
+            source = tuple(c + p for c, p in zip(load, place, strict=True))
+            target = tuple(c + p for c, p in zip(store, place, strict=True))
+            inside = lambda where: all(0 <= w < n for w, n in zip(where, sizes, strict=True))  # noqa: E731
+            if inside(source):
+                dense[place[::-1]] = A[source[::-1]]
+            if inside(target):
+                B[target[::-1]] = dense[place[::-1]]
+        raw = dense.reshape(-1).view(torch.uint8).numpy()
+        dump = torch.from_numpy(swizzled(raw, swizzle) if swizzle else raw.copy()).view(A.dtype)
+        assert dump.numel() == prod(box)
+        return {"B": B, "C": dump}
+
+    return expect
+
+
+EXPECTED |= {
+    "tma_1d": moved_box((64,), (100,), (32,)),
+    "tma_2d": moved_box((32, 16), (24, 9), (8, 20)),
+    "tma_3d": moved_box((32, 4, 2), (16, 5, 3), (0, 1, 4)),
+    "tma_4d": moved_box((4, 4, 2, 2), (2, 1, 3, 1), (4, 0, 1, 2)),
+    "tma_5d": moved_box((4, 4, 2, 2, 2), (4, 1, 2, 1, 0), (0, 0, 1, 0, 1)),
+    "tma_swizzle_32": moved_box((8, 32), (8, 3), (0, 5), 32),
+    "tma_swizzle_64": moved_box((32, 16), (32, 3), (0, 5), 64),
+    "tma_swizzle_128": moved_box((32, 32), (32, 3), (0, 5), 128),
+    "tma_swizzle_128_bfloat16": moved_box((64, 20), (64, 11), (0, 7), 128),
+    "tma_out_of_bounds_before": moved_box((16, 8), (-4, -3), (-8, -5)),
+    "tma_out_of_bounds_after": moved_box((32, 16), (24, 11), (16, 13)),
+    "tma_out_of_bounds_all": moved_box((8, 8), (40, 2), (8, -9)),
+    "tma_out_of_bounds_3d": moved_box((8, 8, 4), (8, -2, -1), (12, -1, 0)),
+    "tma_out_of_bounds_swizzle": moved_box((16, 16), (8, -2), (-8, 3), 64),
+}

@@ -12,12 +12,12 @@ import numpy as np
 from ptxtile.ir import expressions as ir
 from ptxtile.ir.expressions import HARDWARE_FUNCTIONS
 from ptxtile.ir.program import Function
-from ptxtile.ir.types import DType, bool_, float32
+from ptxtile.ir.types import DType, float32
 from ptxtile.lower.math import IN_PLACE, NAMES, closure
 from ptxtile.target import Feature
 from tests.conformance.cases import Case
 from tests.conformance.operators import COUNT, Operator, case
-from tests.conformance.values import FLOATS, decode, encode, limits, random_patterns, round_number, special, triples
+from tests.conformance.values import FLOATS, decode, encode, limits, round_number, special, triples
 
 GROUPS = tuple(NAMES[start : start + 4] for start in range(0, len(NAMES), 4))
 """Functions of one module: few modules are quick to compile, and a failure still names its functions."""
@@ -27,9 +27,10 @@ def arguments_of(name: str) -> int:
     return len(closure(name, float32)[-1].parameters)
 
 
-def _columns(name: str, dtype: DType) -> dict[str, tuple[DType, np.ndarray]]:
+@cache
+def _columns(dtype: DType) -> dict[str, tuple[DType, np.ndarray]]:
     """Pairs of special numbers, random patterns, numbers of all moderate sizes, and numbers near 1."""
-    generator = np.random.default_rng(zlib.crc32(f"{name}_{dtype}".encode()))
+    generator = np.random.default_rng(zlib.crc32(f"mathematics_{dtype}".encode()))
     first, second, _ = triples(generator, dtype, COUNT)
     start = len(special(dtype)) ** 2 + len(limits(dtype))
     for column in (first, second):
@@ -44,7 +45,8 @@ def _columns(name: str, dtype: DType) -> dict[str, tuple[DType, np.ndarray]]:
 @cache
 def function_case(group: int, dtype: DType) -> Case:
     """Four functions of the language."""
-    operators, functions = [], {}
+    operators = []
+    functions: dict[str, Function] = {}
     for name in GROUPS[group]:
         closed = closure(name, dtype)
         functions |= {function.name: function for function in closed}
@@ -52,18 +54,14 @@ def function_case(group: int, dtype: DType) -> Case:
         build = lambda *a, f=closed[-1].name: ir.Call(f, a, dtype)  # noqa: E731
         operators.append(Operator(name, operands, build))
     title = f"math_{'_'.join(GROUPS[group])}_{dtype}"
-    return case(title, _columns(title, dtype), operators, functions=_ordered(functions))
-
-
-def _ordered(functions: dict[str, Function]) -> tuple[Function, ...]:
-    return tuple(functions.values())
+    return case(title, _columns(dtype), operators, functions=tuple(functions.values()))
 
 
 @cache
 def classification_case(dtype: DType) -> Case:
     rules: dict[str, Callable[[float], bool]] = {"isnan": math.isnan, "isinf": math.isinf, "isfinite": math.isfinite}
     operators = [Operator(name, ("a",), IN_PLACE[name], rules[name]) for name in IN_PLACE]
-    return case(f"classification_{dtype}", _columns("classification", dtype), operators)
+    return case(f"classification_{dtype}", _columns(dtype), operators)
 
 
 # --- approximate instructions ---------------------------------------------------------------------------------------
@@ -110,7 +108,7 @@ def approximation_case() -> Case:
     """The outputs may differ from the simulator's by what the manual allows from the exact value."""
     names = [name for name in HARDWARE_FUNCTIONS if name.startswith("approx_")]
     assert set(names) == set(APPROXIMATIONS)
-    columns = _columns("approximations", float32)
+    columns = _columns(float32)
     operators = [
         Operator(name, ("a", "b")[: HARDWARE_FUNCTIONS[name]], lambda *a, name=name: ir.call(name, *a))
         for name in names
@@ -135,4 +133,21 @@ for _dtype in FLOATS:
     for _group, _names in enumerate(GROUPS):
         CASES[f"math_{'_'.join(_names)}_{_dtype}"] = lambda g=_group, d=_dtype: function_case(g, d)
 
-__all__ = ["CASES", "bool_", "random_patterns"]
+
+# --- references -----------------------------------------------------------------------------------------------------
+
+
+def _elementwise(function: Callable[[float], float]) -> Callable[[np.ndarray], np.ndarray]:
+    return lambda x: np.array([function(v) for v in x.astype(np.float64).tolist()], dtype=np.longdouble)
+
+
+REFERENCES: dict[str, Callable[..., np.ndarray]] = {
+    "exp": np.exp, "exp2": np.exp2, "exp10": lambda x: np.power(np.longdouble(10), x), "expm1": np.expm1,
+    "sigmoid": lambda x: 1 / (1 + np.exp(-x)), "log": np.log, "log2": np.log2, "log10": np.log10, "log1p": np.log1p,
+    "sin": np.sin, "cos": np.cos, "tan": np.tan, "asin": np.arcsin, "acos": np.arccos, "atan": np.arctan,
+    "atan2": np.arctan2, "sinh": np.sinh, "cosh": np.cosh, "tanh": np.tanh, "asinh": np.arcsinh, "acosh": np.arccosh,
+    "atanh": np.arctanh, "erf": _elementwise(math.erf), "pow": np.power, "rsqrt": lambda x: 1 / np.sqrt(x),
+    "hypot": np.hypot, "fmod": np.fmod, "round": lambda x: np.copysign(np.trunc(np.abs(x) + 0.5), x),
+    "copysign": np.copysign,
+}  # fmt: skip
+"""The processor's functions on arrays of long doubles; ``round`` is C's, halves away from zero."""

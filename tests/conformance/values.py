@@ -93,6 +93,8 @@ def decode(raw: np.ndarray, dtype: DType) -> list[Number]:
         return [bool(x) for x in raw.tolist()]
     if dtype.kind is not Kind.FLOAT:
         return raw.view(np.dtype(dtype.element_name)).tolist()
+    if dtype.element_name not in FORMATS:
+        return raw.tolist()
     if dtype.bits == 8:
         table = small_float_table(dtype.element_name)
         return [table[x] for x in raw.tolist()]
@@ -140,7 +142,7 @@ def small_float_table(name: str) -> tuple[float, ...]:
 
 def is_nan(raw: np.ndarray, dtype: DType) -> np.ndarray:
     """Which bit patterns are NaN."""
-    if dtype.kind is not Kind.FLOAT:
+    if dtype.element_name not in FORMATS:
         return np.zeros(raw.shape, dtype=bool)
     form = FORMATS[dtype.element_name]
     magnitude = raw & raw.dtype.type((1 << (dtype.bits - 1)) - 1)

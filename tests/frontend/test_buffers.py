@@ -250,6 +250,40 @@ def test_if_on_a_fragment_element():
     assert "shared" in str(error.hint)
 
 
+def test_a_fragment_element_starts_a_region():
+    def body(A, V, shared, bx):
+        frag = T.alloc_fragment((64, 32), "float32")
+        T.copy(shared[0, 0], frag[0, 0])
+        T.copy(frag[32, 0], A[0:32, 0:32])
+
+    first, second = copies(body)
+    assert first.destination.extents == (1, 1)
+    assert second.source.extents == (32, 32)
+
+
+@pytest.mark.parametrize("use", ["name", "store", "operand"])
+def test_a_fragment_element_has_no_value(use):
+    def body(A, V, shared, bx):
+        frag = T.alloc_fragment((64, 32), "float32")
+        if use == "name":
+            x = frag[1, 2]
+            A[0, 0] = x
+        elif use == "store":
+            A[0, 0] = frag[1, 2]
+        else:
+            A[0, 0] = 1 + frag[1, 2]
+
+    refused(body, "cannot read one element of the fragment frag")
+
+
+def test_writing_a_fragment_element_outside_of_parallel():
+    def body(A, V, shared, bx):
+        frag = T.alloc_fragment((64, 32), "float32")
+        frag[1, 2] = 1
+
+    refused(body, "cannot write one element of the fragment frag")
+
+
 def test_a_fragment_of_one_element_is_a_scalar():
     def body(A, V, shared, bx):
         frag = T.alloc_fragment((1,), "float32")

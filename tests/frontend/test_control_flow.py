@@ -683,6 +683,91 @@ def test_carried_values_read_late_keep_their_value(row):
     same_as_python(body, row, OUT)
 
 
+@given(ROWS)
+def test_defined_at_every_break(row):
+    def body(A, B):
+        i = 0
+        while True:
+            x = A[i]
+            if x > 0:
+                break
+            i += 1
+            if i == 8:
+                break
+        B[0] = x
+        for k in range(8):
+            y = A[k]
+            if y < 0:
+                continue
+            if y == 3:
+                break
+        B[1] = y
+
+    same_as_python(body, row, OUT)
+
+
+@pytest.mark.parametrize("endless", [True, False])
+def test_undefined_at_some_jump(endless):
+    def with_while(A, F, n):
+        while True:
+            if A[0, 0] > 0:
+                break
+            x = 1
+        A[0, 0] = x
+
+    def with_for(A, F, n):
+        for i in range(4):
+            if A[i, 0] > 0:
+                continue
+            x = 1
+        A[0, 0] = x
+
+    errors_in(with_while if endless else with_for, "x may have no value here")
+
+
+def test_a_host_branch_before_the_declarations():
+    def kernel(A):
+        M = T.const("M")
+        if M > 3:
+            M = M + 1
+        A: T.Tensor((M,), T.float32)
+
+    with pytest.raises(TraceError, match="before all tensors are declared"):
+        traced(kernel, constants={"M": 3})
+
+
+def test_a_device_index_into_a_python_list():
+    def body(A, F, n):
+        values = [1, 2, 3]
+        for i in range(3):
+            A[i, 0] = values[i]
+
+    error = errors_in(body, "where Python needs an integer now")
+    assert "list(range(n))" in str(error.hint)
+
+
+@given(ROWS)
+def test_a_branch_does_not_see_what_the_other_assigns(row):
+    def body(A, B):
+        for i in range(4):
+            x = A[i]
+            t = 3
+            if x > 0:
+                x = x * 2
+                t = x + 1
+                B[i] = t
+            elif x < -1:
+                x -= 1
+                B[i] = x
+            else:
+                B[i] = x + t
+            x = 5
+            t = x
+            B[i + 4] = t
+
+    same_as_python(body, row, OUT)
+
+
 def random_body(draw, depth, names):
     """Statements over int variables ``names``, arrays A and B, as source lines; every name has a value at the start."""
     lines = []

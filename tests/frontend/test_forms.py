@@ -281,6 +281,34 @@ def test_returning_a_parameter_and_several_tensors():
     assert program.returns == ("B", "A") and program.allocations[0].dtype.name == "float16"
 
 
+def test_declared_strides():
+    s = T.dynamic("s")
+
+    @T.prim_func
+    def main(A: T.StridedTensor((4, 8), (s, 1), "float32"), B: T.StridedTensor((4, 8), (16, 2), "float32")):
+        with T.Kernel(1, threads=32):
+            A[1, 2] = B[3, 4]
+
+    program = traced(main)
+    first, second = (p.buffer for p in program.parameters if isinstance(p, TensorParameter))
+    assert first.strides == (Var("s", int32), 1) and second.strides == (16, 2)
+    memory = {"A": np.zeros(40, np.float32), "B": np.arange(64, dtype=np.float32)}
+    run(program, memory, {"s": 10})
+    assert memory["A"][12] == 56
+
+
+def test_integer_scalars_as_sizes():
+    @T.prim_func
+    def main(A: T.Tensor((64,), "int32"), blocks: T.int32):
+        with T.Kernel(blocks, threads=32) as b:
+            A[b] = blocks
+
+    program = traced(main)
+    memory = {"A": np.zeros(64, np.int32)}
+    run(program, memory, {"blocks": 3})
+    assert memory["A"].tolist() == [3] * 3 + [0] * 61
+
+
 # ---------------------------------------------------------------- specialization
 
 

@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from ptxtile.ir.tile_ops import Print
 from ptxtile.ir.rewrite import walk
+from ptxtile.ir.tile_ops import Print
 from ptxtile.nvvm import emit
 from ptxtile.runtime.device import target_of_device
 from ptxtile.target import Target
@@ -110,6 +110,7 @@ def test_a_fault_does_not_take_the_next_program_with_it(card_process: Card) -> N
     case = operators.CASES["scalar_operators_bool"]()
     assert case.program.launch is not None
     ptx = emit(case.program, card_target()).ptx
+    assert "st.global.b8" in ptx
     with pytest.raises(CardFailure):
         card_process.run(ptx.replace("st.global.b8", "trap; st.global.b8", 1), case.program.launch, case.arguments)
     again = card_process.run(ptx, case.program.launch, case.arguments)

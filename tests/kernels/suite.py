@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from tests.kernels import casts, elementwise, loops, sizes, tensors
+from tests.kernels import arithmetic, casts, elementwise, forms, loops, mathematics, sizes, storage, tensors
 
-_MODULES = (elementwise, tensors, casts, loops, sizes)
+_MODULES = (elementwise, tensors, sizes, storage, forms, loops, arithmetic, casts, mathematics)
 
 CASES = [case for module in _MODULES for case in module.CASES]
-"""For the simulator, and those with ``card`` for a card too."""
+"""For the simulator; those with ``card`` for a card too."""
 
 TARGET_CASES = list(elementwise.TARGET_CASES)
 """Compiled for a target that the case names: for the simulator."""

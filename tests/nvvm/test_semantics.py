@@ -354,7 +354,7 @@ def test_loops() -> None:
         return Seq((Allocate(total), put(total, 0, number(0)), *statements))
 
     odd = Compare("eq", Binary("and", i, number(1), int32), number(1), bool_)
-    late = Compare("gt", i, number(20), bool_)
+    late = Compare("eq", i, number(20), bool_)
     up = For(i, number(3), n, 2, LoopKind.SERIAL, add(i))
     down = For(i, n, number(-4), -3, LoopKind.SERIAL, add(i))
     leaving = For(i, number(0), n, 1, LoopKind.SERIAL, Seq((If(odd, Continue()), If(late, Break()), add(i))))
@@ -390,7 +390,7 @@ def test_loops() -> None:
         for i in range(n):
             if i % 2:
                 continue
-            if i > 20:
+            if i == 20:
                 break
             found += i
         return found

@@ -57,7 +57,7 @@ def _many(rng: random.Random, count: int, ptx: float, stop: int) -> int:
             outcome = run_seed(seed, ptx=rng.random() < ptx)
         except Exception as error:
             outcome = Outcome("FAILED")
-            failures.append(f"{seed}: {type(error).__name__}: {str(error).splitlines()[0][:160]}")
+            failures.append(f"{seed}: {type(error).__name__}: {str(error)[:160].partition(chr(10))[0]}")
             print(describe(seed, generate(seed), error), flush=True)
         outcomes[outcome.status] += 1
         if outcome.seconds > 1:

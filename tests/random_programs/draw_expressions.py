@@ -65,15 +65,19 @@ class ExpressionDrawer:
         return m.Number(rng.choice([0, 1, 2, 3, 7, 8, 16, rng.randint(low, 127)]), dtype)
 
     def index(self, read: Readable, position: int, around: Surroundings) -> m.Expression:
-        """An index along one dimension; mostly the place that belongs to the iteration."""
+        """An index along one dimension; mostly the place that belongs to the iteration. A constant one is in range."""
+        index = self._index(read, position, around)
+        return m.Number(index.value % read.buffer.shape[position], "int32") if isinstance(index, m.Number) else index
+
+    def _index(self, read: Readable, position: int, around: Surroundings) -> m.Expression:
         rng = self.rng
         label, size = read.buffer.labels[position], read.buffer.shape[position]
         names = [name for name, _ in around.axes.values()]
         if label in around.axes and rng.random() < 0.93:
             index = plus(read.starts[position], around.axes[label][0])
             extent = around.axes[label][1]
-            if rng.random() < 0.12 and extent > 2:
-                index = plus(index, rng.choice([-2, -1, 1, 2, extent // 2]))
+            if rng.random() < 0.12 and min(extent, size) > 2:
+                index = plus(index, rng.choice([-2, -1, 1, 2, min(extent, size) // 2]))
             return index
         if names and rng.random() < 0.25:
             chosen = rng.choice(names)

@@ -63,7 +63,7 @@ class KernelDrawer:
             count = len(tensor.buffer.shape)
             self.shifts[tensor.buffer.storage] = tuple(0 for _ in range(count))
             if tensor.buffer.storage in self.shared_storages and rng.random() < 0.1:
-                self.shifts[tensor.buffer.storage] = tuple(rng.choice([0, 1, 4]) for _ in range(count))
+                self.shifts[tensor.buffer.storage] = tuple(min(rng.choice([0, 1, 4]), s - 1) for s in tensor.buffer.shape)
         body: list[m.Statement] = [*prologue]
         for _ in range(rng.randint(1, 4)):
             body += self.allocate()
@@ -194,8 +194,9 @@ class KernelDrawer:
                 continue
             start = self.block_starts[label] if label and rng.random() < 0.95 else ZERO
             if shift and rng.random() < 0.1:
-                start = plus(start, rng.choice([-1, 1, 3, 8, 16, -8, size // 2]))
-            starts.append(start)
+                distance = rng.choice([-1, 1, 3, 8, 16, -8, size // 2])
+                start = plus(start, distance if abs(distance) < size else 0)
+            starts.append(ZERO if isinstance(start, m.Number) else start)
         return tuple(starts)
 
     # ------------------------------------------------------------ copies
@@ -247,6 +248,9 @@ class KernelDrawer:
                     s if s != ZERO or size == extent or rng.random() < 0.5 else m.Number(rng.randint(0, size - extent), "int32")
                     for s, size, extent in zip(starts, buffer.shape, extents, strict=True)
                 )
+            bounds = zip(starts, extents, buffer.shape, strict=True)
+            if any(isinstance(start, m.Number) and start.value + extent > size for start, extent, size in bounds):
+                return None  # an error at the user's line
             sides.append(m.Region(buffer, starts, extents, "slice"))
         first, second = region_form(rng, sides[0], sides[1], self.named_sizes(source), self.named_sizes(target))
         options: list[tuple[str, object]] = []

@@ -28,7 +28,7 @@ def reduce(program: m.Program, error: BaseException, ptx: bool = False, seconds:
 
 
 def _kind(error: BaseException) -> tuple[str, str]:
-    return type(error).__name__, str(error).splitlines()[0][:25] if type(error).__name__ != "Mismatch" else ""
+    return type(error).__name__, str(error).partition('\n')[0][:25] if type(error).__name__ != "Mismatch" else ""
 
 
 def _failure(program: m.Program, ptx: bool) -> BaseException | None:

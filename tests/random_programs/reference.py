@@ -99,9 +99,12 @@ class _Block:
             case m.Loop():
                 self._loop(node)
             case m.While(name, stop, body):
-                while bool(self.scalars[name] < self.value(stop)):
-                    self.statements(body)
-                    self.scalars[name] = self.scalars[name] + np.int32(1)
+                try:
+                    while bool(self.scalars[name] < self.value(stop)):
+                        self.statements(body)
+                        self.scalars[name] = self.scalars[name] + np.int32(1)
+                except _Break:
+                    pass
             case m.Leave(condition):
                 if bool(self.value(condition)):
                     raise _Break

@@ -148,7 +148,7 @@ def check(program: m.Program, *, ptx: bool = False, folder: Path | None = None) 
             results = kernel(*arguments)
         except LoweringError as error:
             if "always out of range" in str(error):
-                return Outcome("refused")
+                return Outcome("refused", detail=str(error))
             raise
         compiled = kernel if program.form == "factory" else next(iter(kernel._kernels.values()))
         seconds = sum(compiled.variant.lowered().timings.values())

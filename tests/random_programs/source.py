@@ -126,11 +126,15 @@ def region(node: m.Region) -> str:
     if node.form == "point":
         return _element(node.buffer, node.starts)
     parts = []
-    for start, extent, size in zip(node.starts, node.extents, node.buffer.shape, strict=True):
-        if extent == size and start == m.Number(0, "int32"):
+    declared = node.buffer.declared or tuple(map(str, node.buffer.shape))
+    for start, extent, size in zip(node.starts, node.extents, declared, strict=True):
+        text = expression(start)
+        if str(extent) == size and start == m.Number(0, "int32"):
             parts.append(":")
             continue
-        text = expression(start)
+        if extent == 1 and any(other > 1 for other in node.extents):
+            parts.append(text)
+            continue
         parts.append(f"{text}:{start.value + extent}" if isinstance(start, m.Number) else f"{text}:{text} + {extent}")
     return f"{node.buffer.name}[{', '.join(parts)}]"
 

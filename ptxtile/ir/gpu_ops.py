@@ -84,7 +84,8 @@ class TmaLoad(GpuOp):
 @dataclass(frozen=True, slots=True)
 class TmaStore(GpuOp):
     """cp.async.bulk.tensor shared → global (9.7.9.27.1.2) into the current bulk group; out-of-bounds writes are
-    dropped. The innermost coordinate is a multiple of 16 bytes, as for a :class:`TmaLoad`."""
+    dropped. The innermost coordinate is a multiple of 16 bytes, as for a :class:`TmaLoad`, and none is negative: an
+    H200 stops with an illegal instruction when a store starts before the tensor (a load may)."""
 
     tensor_map: str
     coordinates: tuple[Expr, ...]

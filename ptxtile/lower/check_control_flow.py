@@ -34,19 +34,17 @@ def _check(node: Any, uniformity: ThreadDependence, divergence: Location | str |
             f"this {name} is reached by only some of the threads",
             location=node.location,
             expected="control flow that is the same in all threads of the CTA around a tile operation",
-            got=f"a condition or loop bound that depends on the thread ({divergence})",
+            got=f"a condition, loop bound or way out of a loop that depends on the thread ({divergence})",
             hint="move the condition inside a T.Parallel loop, or make it depend on block indices and sizes only",
         )
     if isinstance(node, ParallelFor):
         return
-    if isinstance(node, For):
-        uniform = uniformity.is_uniform(node.start) and uniformity.is_uniform(node.stop)
-    elif isinstance(node, (If, While)):
-        uniform = uniformity.is_uniform(node.condition)
+    if isinstance(node, (For, While)):
+        divergent = node if not uniformity.bounds_are_uniform(node) else uniformity.divergent_exit(node)
     else:
-        uniform = True
-    if not uniform:
-        divergence = node.location or "thread-dependent"
+        divergent = node if isinstance(node, If) and not uniformity.is_uniform(node.condition) else None
+    if divergent is not None:
+        divergence = divergent.location or "thread-dependent"
     for child in children(node):
         if not isinstance(child, Expr):
             _check(child, uniformity, divergence)

@@ -2,7 +2,8 @@
 
 Input: thread stage, before TMA copies are lowered. Output: the same, with a ``layout`` on each shared buffer that is not plain
 row-major. TMA writes a box of at most 256 elements a side densely, so a tile with longer rows is kept as columns of boxes. A
-swizzled arrangement is taken when it saves bank conflicts, counted exactly on the first warp of every access.
+swizzled arrangement is taken when it saves bank conflicts, counted exactly on the first warp of every access, and when each
+box of every TMA copy would start where the swizzle's pattern does.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from ptxtile.ir.layouts import TMA_SWIZZLES, Layout, SharedLayout
 from ptxtile.ir.program import Kernel, Program, Why
 from ptxtile.ir.rewrite import Rewriter, children, walk
 from ptxtile.ir.statements import Allocate, For, Let, Role, Statement, Store, View
-from ptxtile.ir.tile_ops import Copy, TmaCopy
+from ptxtile.ir.tile_ops import Copy, Region, TmaCopy
 from ptxtile.lower.options import Options
 from ptxtile.lower.select_paths import MAXIMUM_BOX
 from ptxtile.target import Target
@@ -34,10 +35,10 @@ def run(program: Program, target: Target, options: Options) -> Program:
     for kernel in program.kernels:
         chosen: dict[str, Buffer] = {}
         accesses = list(_accesses(kernel))
-        moved_by_tma = _tma_tiles(kernel.body)
+        moved_by_tma = _tma_regions(kernel.body)
         for buffer in _candidates(kernel.body):
             mine = [access for access in accesses if access.buffer.name == buffer.name]
-            layout, reason = _choose(buffer, mine, buffer.name in moved_by_tma)
+            layout, reason = _choose(buffer, mine, [r for r in moved_by_tma if r.buffer.name == buffer.name])
             if layout is not None:
                 chosen[buffer.name] = _with_layout(buffer, layout)
                 decision = f"columns of boxes, swizzle {layout.span}"
@@ -86,27 +87,49 @@ def _candidates(body: Statement) -> list[Buffer]:
     ]
 
 
-def _tma_tiles(body: Statement) -> set[str]:
-    found = {node.destination.buffer.name for node in walk(body) if isinstance(node, TmaCopy)}
-    return found | {node.source.buffer.name for node in walk(body) if isinstance(node, Copy)}
+def _tma_regions(body: Statement) -> list[Region]:
+    """The regions of shared memory that TMA copies fill or read."""
+    found = [node.destination for node in walk(body) if isinstance(node, TmaCopy)]
+    return found + [node.source for node in walk(body) if isinstance(node, Copy)]
 
 
-def _choose(buffer: Buffer, accesses: list[_Access], is_tma: bool) -> tuple[SharedLayout | None, str]:
+def _choose(buffer: Buffer, accesses: list[_Access], regions: list[Region]) -> tuple[SharedLayout | None, str]:
     *_, columns = buffer.static_shape
     size = buffer.dtype.itemsize
-    plain = columns_of_boxes(buffer, MAXIMUM_BOX) if is_tma and columns > MAXIMUM_BOX else None
+    spans_outer = any(extent > 1 for region in regions for extent in region.extents[:-2])
+    plain = columns_of_boxes(buffer, MAXIMUM_BOX, 0, spans_outer) if regions and columns > MAXIMUM_BOX else None
     options: list[SharedLayout | None] = [plain]
     if buffer.rank >= 2:
-        options += [
-            columns_of_boxes(buffer, span // size, span)
+        swizzled = [
+            columns_of_boxes(buffer, span // size, span, spans_outer)
             for span in SPANS
             if columns * size % span == 0 and span // size <= MAXIMUM_BOX
         ]
+        options += [layout for layout in swizzled if all(boxes_start_patterns(layout, region) for region in regions)]
     costs = [sum(_conflicts(access, option) * access.times for access in accesses) for option in options]
     best = costs.index(min(costs))
     if best == 0:
         return plain, f"rows of {columns} elements are longer than a TMA box"
     return options[best], f"bank conflicts of a CTA's warp: {costs[best]} instead of {costs[0]}"
+
+
+def boxes_start_patterns(layout: SharedLayout, region: Region) -> bool:
+    """Whether each box of a TMA copy of ``region`` has the layout's full columns and starts at a multiple of the bytes after
+    which its swizzle repeats: the card derives the pattern from the address (PTX ISA, «Swizzling modes»)."""
+    *outer, (_, columns) = layout.layout.shape
+    *strides, (box_stride, _) = layout.layout.stride
+    unit = layout.alignment // layout.itemsize
+    if region.extents[-1] % columns or constant_value(region.starts[-1]) is None:
+        return False
+    first = constant_value(region.starts[-1]) or 0
+    if first % columns:
+        return False
+    steps = [(first // columns, box_stride), (1 if region.extents[-1] > columns else 0, box_stride)]
+    for start, extent, stride in zip(region.starts, region.extents, strides, strict=False):
+        position = constant_value(start)
+        steps.append((1 if position is None else position, stride))
+        steps.append((MAXIMUM_BOX if extent > MAXIMUM_BOX else 0, stride))
+    return all(count * stride % unit == 0 for count, stride in steps) and len(strides) == len(outer)
 
 
 def _conflicts(access: _Access, layout: SharedLayout | None) -> int:
@@ -156,18 +179,20 @@ def _access(node: Load | Store, values: dict[str, Any], times: int) -> _Access |
     return _Access(node.buffer, indices, lanes // node.buffer.dtype.lanes, times)
 
 
-def columns_of_boxes(buffer: Buffer, columns: int, span: int = 0) -> SharedLayout:
+def columns_of_boxes(buffer: Buffer, columns: int, span: int = 0, spans_outer: bool = False) -> SharedLayout:
     """The last dimension in boxes of ``columns`` elements; inside a box the last but one dimension steps by ``columns``.
 
-    Dimensions further out keep whole matrices apart. ``span``: the swizzle in bytes.
+    Dimensions further out keep whole matrices apart; with ``spans_outer`` they lie inside of the boxes, as TMA writes them
+    when a box reaches over several matrices. ``span``: the swizzle in bytes.
     """
     *outer, last = buffer.static_shape
     boxes = last // columns
     rows = outer[-1] if outer else 1
     strides: list[int] = [columns] if outer else []
-    running = rows * last
+    running = rows * (columns if spans_outer else last)
     for size in reversed(outer[:-1]):
         strides.insert(0, running)
         running *= size
     shape = (*outer, (boxes, columns))
-    return SharedLayout(Layout(shape, (*strides, (rows * columns, 1))), TMA_SWIZZLES[span], buffer.dtype.itemsize)
+    box_stride = running if spans_outer else rows * columns
+    return SharedLayout(Layout(shape, (*strides, (box_stride, 1))), TMA_SWIZZLES[span], buffer.dtype.itemsize)

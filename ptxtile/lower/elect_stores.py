@@ -41,9 +41,9 @@ class _Election:
             node = copy_with(node, {"body": self.visit(node.body, divergent)})
             self.first_thread = outer
             return node
-        if isinstance(node, For):
-            divergent |= not (self.uniformity.is_uniform(node.start) and self.uniformity.is_uniform(node.stop))
-        elif isinstance(node, (If, While)):
+        if isinstance(node, (For, While)):
+            divergent |= not self.uniformity.bounds_are_uniform(node) or self.uniformity.divergent_exit(node) is not None
+        elif isinstance(node, If):
             divergent |= not self.uniformity.is_uniform(node.condition)
         return map_children(node, lambda child: self.visit(child, divergent))
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from ptxtile.ir.program import Program
 from ptxtile.lower import (
+    agree_on_conditions,
     check_control_flow,
     choose_shared_layouts,
     complete_launch,
@@ -57,6 +58,7 @@ PASSES: tuple[Pass, ...] = (
     Pass("inline_indices", "infer layouts", inline_indices.run),
     Pass("guard_bounds", "infer layouts", guard_bounds.run),
     Pass("elect_stores", "infer layouts", elect_stores.run),
+    Pass("agree_on_conditions", "infer layouts", agree_on_conditions.run),
     Pass("resolve_fragment_views", "infer layouts", resolve_fragment_views.run),
     Pass("infer_layouts", "infer layouts", infer_layouts.run),
     Pass("lower_loops", "lower tile ops", lower_loops.run),
@@ -81,6 +83,8 @@ ORDER: tuple[tuple[str, str, str], ...] = (
     ("inline_indices", "guard_bounds", "guards, widths and layouts look at indices, not at names of them"),
     ("guard_bounds", "infer_layouts", "vector widths depend on which guards remain"),
     ("infer_layouts", "lower_loops", "a loop is split by its layout"),
+    ("elect_stores", "agree_on_conditions", "which threads store must not depend on what one of them announces"),
+    ("agree_on_conditions", "infer_layouts", "exchanges through shared memory need barriers inside of conditions"),
     ("expand_copies", "resolve_fragment_views", "copies of views are loops over their accesses by then"),
     ("resolve_fragment_views", "infer_layouts", "a fragment has one layout, whatever it is called"),
     ("vectorize_loops", "choose_shared_layouts", "bank conflicts depend on the width of the accesses"),

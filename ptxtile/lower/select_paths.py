@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from ptxtile.errors import Location
 from ptxtile.ir.buffers import Scope, allocate
-from ptxtile.ir.expressions import as_expr, cast, constant_value
+from ptxtile.ir.expressions import Expr, as_expr, cast, constant, constant_value
 from ptxtile.ir.program import Kernel, Program, TensorParameter, Why
 from ptxtile.ir.statements import Allocate, Seq, Statement
 from ptxtile.ir.tile_ops import Copy, CopyPath, Region
@@ -28,6 +28,8 @@ from ptxtile.target import Feature, Target
 MAXIMUM_RANK = 5
 MAXIMUM_BOX = 256
 ALIGNMENT = 16
+SHARED_ALIGNMENT = 128
+"""Bytes; of the address in shared memory (PTX ISA, «cp.async.bulk.tensor»)."""
 TMA_DTYPES = frozenset(
     ("bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float16", "bfloat16", "float32")
     + ("float64", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu")
@@ -165,11 +167,14 @@ class _PathChooser(ScopedRewriter):
         return ""
 
     def _judge_position(self, copy: Copy, outer: Region, inner: Region) -> str:
-        """The card stops with an illegal instruction when a box starts inside a 16-byte unit (seen on an H200)."""
+        """A box that starts inside a 16-byte unit, or a store that starts before the tensor, stops the card with an illegal
+        instruction (seen on an H200)."""
         start = as_expr(outer.starts[-1])
-        if self.analyzer.divisible(cast(start, int64) * outer.buffer.dtype.itemsize, ALIGNMENT):
-            return ""
-        return "its innermost position is not known to be a multiple of 16 bytes"
+        if not self.analyzer.divisible(cast(start, int64) * outer.buffer.dtype.itemsize, ALIGNMENT):
+            return "its innermost position is not known to be a multiple of 16 bytes"
+        if outer is copy.destination and not all(self.analyzer.is_nonnegative(as_expr(s)) for s in outer.starts):
+            return "a store must be known not to start before the tensor"
+        return ""
 
     def _judge_box(self, copy: Copy, outer: Region, inner: Region) -> str:
         if outer.dense_extents != inner.dense_extents:
@@ -198,9 +203,14 @@ class _PathChooser(ScopedRewriter):
                 whole = False
             elif constant_value(start) != 0:
                 return f"the region of {buffer.name} does not start at 0"
-        inner_bytes = outer.buffer.dtype.itemsize
-        for extent in inner.extents:
-            inner_bytes *= extent
-        if not whole and inner_bytes % 128:
+        if inner.extents[-1] != buffer.static_shape[-1] > MAXIMUM_BOX:
+            return f"the region is a part of rows of {buffer.name} that are longer than a box"
+        offset: Expr = constant(0, int64)
+        for start, extent, size, stride in zip(inner.starts, inner.extents, buffer.static_shape, buffer.strides, strict=True):
+            start = as_expr(start)
+            if not (self.analyzer.prove(start.ge(0)) and self.analyzer.prove(start.le(size - extent))):
+                return f"the region is not known to lie in {buffer.name}"
+            offset = offset + cast(start, int64) * cast(as_expr(stride), int64)
+        if not self.analyzer.divisible(offset * outer.buffer.dtype.itemsize, SHARED_ALIGNMENT):
             return f"a slice of {buffer.name} does not start at a multiple of 128 bytes"
         return ""

@@ -14,7 +14,7 @@ from ptxtile.ir.buffers import Scope
 from ptxtile.ir.expressions import Expr, Load, Var
 from ptxtile.ir.program import Kernel
 from ptxtile.ir.rewrite import children, walk
-from ptxtile.ir.statements import For, If, Let, ParallelFor, Store, While
+from ptxtile.ir.statements import Break, Continue, For, If, Let, ParallelFor, Statement, Store, While
 
 _PRIVATE = (Scope.LOCAL, Scope.REGISTER, Scope.FRAGMENT)
 
@@ -38,6 +38,24 @@ class ThreadDependence:
                 return False
         return True
 
+    def bounds_are_uniform(self, loop: For | While) -> bool:
+        """Whether all threads agree on the bounds or the condition of ``loop``."""
+        bounds = (loop.start, loop.stop) if isinstance(loop, For) else (loop.condition,)
+        return all(self.is_uniform(bound) for bound in bounds)
+
+    def divergent_exit(self, loop: For | While) -> Statement | None:
+        """A Break or Continue of ``loop`` that only some threads reach, after which they are not together any more."""
+        return self._divergent_exit(loop.body, divergent=False)
+
+    def _divergent_exit(self, node: Any, divergent: bool) -> Statement | None:
+        if isinstance(node, (Break, Continue)):
+            return node if divergent else None
+        if isinstance(node, (For, While, ParallelFor)):
+            return None  # those inside leave the inner loop
+        divergent |= isinstance(node, If) and not self.is_uniform(node.condition)
+        inside = (self._divergent_exit(child, divergent) for child in children(node) if not isinstance(child, Expr))
+        return next((found for found in inside if found is not None), None)
+
     def _mark(self, name: str) -> None:
         if name not in self.varying:
             self.varying.add(name)
@@ -57,12 +75,12 @@ class ThreadDependence:
                 self._mark(var.name)
             self._visit(node.body, divergent=True)
             return
-        elif isinstance(node, For):
-            if not (self.is_uniform(node.start) and self.is_uniform(node.stop)):
+        elif isinstance(node, (For, While)):
+            if isinstance(node, For) and not self.bounds_are_uniform(node):
                 self._mark(node.var.name)
-                divergent = True
-        elif isinstance(node, (If, While)) and not self.is_uniform(node.condition):
-            divergent = True
+            divergent |= not self.bounds_are_uniform(node) or self.divergent_exit(node) is not None
+        elif isinstance(node, If):
+            divergent |= not self.is_uniform(node.condition)
         for child in children(node):
             if not isinstance(child, Expr):
                 self._visit(child, divergent)

@@ -157,6 +157,10 @@ class Aliases:
         return a == b or (group is not None and group == self.groups.get(b))
 
 
+_Loaded = tuple[tuple[Expr, ...], Expr | None, Buffer]
+"""Conditions under which registers were loaded, what they hold where the last one fails (None: anything), the registers."""
+
+
 class _Lanes:
     """Rewrites the body of one vectorised loop; collects the code around it."""
 
@@ -178,7 +182,7 @@ class _Lanes:
         self.after: list[Statement] = []
         self.bytes_a_round = 0
         self.outgoing: set[str] = set()
-        self.loaded: dict[tuple[str, tuple[Expr, ...]], list[tuple[tuple[Expr, ...], Buffer]]] = {}
+        self.loaded: dict[tuple[str, tuple[Expr, ...]], list[_Loaded]] = {}
 
     def rewrite(self, node: Statement, conditions: tuple[Expr, ...]) -> Statement:
         """``conditions``: those of the Ifs around, as they stand in the lane."""
@@ -218,12 +222,13 @@ class _Lanes:
             return Select(
                 self.expression(node.condition, conditions),
                 self.expression(node.if_true, (*conditions, node.condition)),
-                self.expression(node.if_false, (*conditions, node.condition)),
+                self.expression(node.if_false, (*conditions, logical_not(node.condition))),
                 node.dtype,
             )
         if isinstance(node, (LogicalAnd, LogicalOr)):
+            taken = node.left if isinstance(node, LogicalAnd) else logical_not(node.left)
             return type(node)(
-                self.expression(node.left, conditions), self.expression(node.right, (*conditions, node.left))
+                self.expression(node.left, conditions), self.expression(node.right, (*conditions, taken))
             )
         if isinstance(node, Load):
             moved = self._load(node, conditions, None)
@@ -253,8 +258,10 @@ class _Lanes:
             return None
         rounds = self.rounds if node.buffer.scope is Scope.GLOBAL else None
         entries = self.loaded.setdefault((node.buffer.name, node.indices), [])
-        for known, registers in entries:
+        for known, instead, registers in entries:
             if all(condition in conditions for condition in known):  # loaded already wherever this load happens
+                if otherwise is not None and (known, instead) != (conditions, otherwise):
+                    return None  # the Select stays, since the registers hold something else where it takes the other side
                 return load(registers, (self._register(self.var, rounds),))
         if not self._movable((*node.indices, *conditions)):
             return None
@@ -266,7 +273,7 @@ class _Lanes:
         for first in range(0, self.extent, width):
             fill = self._fill(registers, node, conditions, otherwise, first, width, rounds)
             (self.before if rounds is None else self.batched).append(fill)
-        entries.append((conditions, registers))
+        entries.append((conditions, otherwise, registers))
         return load(registers, (self._register(self.var, rounds),))
 
     def _registers(self, buffer: Buffer, rounds: Rounds | None = None) -> Buffer:

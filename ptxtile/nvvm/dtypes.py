@@ -63,7 +63,34 @@ def constant_text(value: int | float | bool, dtype: DType) -> str:
         return f"0xH{_half_bits(value):04X}"
     if dtype.element_name == "bfloat16":
         return f"0xR{_bfloat_bits(value):04X}"
+    if is_float8(dtype):
+        return str(_float8_code(round_to_float32(value), dtype))
     raise VerificationError(f"a constant of {dtype} cannot be written: cast a float32 constant instead")
+
+
+_FLOAT8 = {"float8_e4m3fn": (3, -6, 448.0, 464.0, 0x7F), "float8_e5m2": (2, -14, 57344.0, 61440.0, 0x7C)}
+"""(mantissa bits, smallest exponent of a normal number, largest number, what rounds beyond it, code of overflow): OCP 8-bit
+Floating Point 1.0, §5. 464 itself rounds to the even 448 of e4m3fn, 61440 to e5m2's infinity."""
+
+
+def _float8_code(value: float, dtype: DType) -> int:
+    """The byte of a float32 in a float8 format, rounded to nearest even, overflowing as a cast does."""
+    if dtype.element_name == "float8_e8m0fnu":  # the exponent alone, with no sign and no zero (OCP Microscaling 1.0, §5.4)
+        bits = struct.unpack("<I", struct.pack("<f", value))[0]
+        exponent, fraction = (bits >> 23) & 0xFF, bits & 0x7FFFFF
+        up = fraction > 0x400000 or (fraction == 0x400000 and exponent > 0)
+        return exponent + (up and exponent < 0xFF)
+    mantissa_bits, smallest, largest, limit, overflow = _FLOAT8[dtype.element_name]
+    sign = 0x80 if math.copysign(1.0, value) < 0 else 0
+    if math.isnan(value):
+        return sign | 0x7F
+    size = abs(value)
+    if size > limit or (size == limit and overflow != 0x7F):
+        return sign | overflow
+    size = min(size, largest)
+    exponent = max(math.frexp(size)[1] - 1, smallest) if size else smallest
+    units = round(math.ldexp(size, mantissa_bits - exponent))  # half to even; a carry goes on into the exponent
+    return sign | (((exponent - smallest) << mantissa_bits) + units)
 
 
 def _double_bits(value: float) -> int:

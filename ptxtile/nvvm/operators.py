@@ -145,10 +145,13 @@ def _shift(writer: FunctionWriter, operator: str, left: Value, right: Value) -> 
         return writer.value(f"{instruction} {kind} {a}, {count}", dtype)
     b = writer.operand(right)
     inside = writer.register(f"icmp ult {kind} {b}, {dtype.bits}")
-    count = writer.register(f"select i1 {inside}, {kind} {b}, {kind} {dtype.bits - 1 if arithmetic else 0}")
-    shifted = writer.value(f"{instruction} {kind} {a}, {count}", dtype)
     if arithmetic:
-        return shifted
+        count = writer.register(f"select i1 {inside}, {kind} {b}, {kind} {dtype.bits - 1}")
+        return writer.value(f"{instruction} {kind} {a}, {count}", dtype)
+    # Not the select again: LLVM 22 folds select(b < 64, a << b, 0) into PTX's clamping shift, whose count it truncates to
+    # 32 bits first, so that a count of 2³² shifted by 0 (seen on an H200).
+    count = writer.register(f"and {kind} {b}, {dtype.bits - 1}")
+    shifted = writer.value(f"{instruction} {kind} {a}, {count}", dtype)
     return writer.value(f"select i1 {inside}, {kind} {shifted.text}, {kind} 0", dtype)
 
 

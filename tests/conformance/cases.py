@@ -35,7 +35,8 @@ class Case:
     """``arguments`` in the order of the program's parameters, all on the CPU. ``needs``: what the architecture must
     have. ``unspecified``: elements of an output whose value is open, as a boolean array. ``errors``: bounds of outputs
     that need not agree in every bit. ``operands``: the inputs of each element of an output, to report differences.
-    ``expected``: tensors after the run, from elsewhere than the simulator, or None where nothing else knows them."""
+    ``expected``: tensors after the run, from elsewhere than the simulator, or None where nothing else knows them; of
+    the first ``sample`` elements only where that is given."""
 
     name: str
     program: Program
@@ -45,6 +46,7 @@ class Case:
     unspecified: Mapping[str, np.ndarray] = field(default_factory=dict)
     errors: Mapping[str, Callable[[np.ndarray], np.ndarray]] = field(default_factory=dict)
     operands: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    sample: int | None = None
 
     def __str__(self) -> str:
         return self.name

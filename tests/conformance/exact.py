@@ -6,9 +6,10 @@ Every function takes and gives Python numbers of the operands' dtype; None is a 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from fractions import Fraction
 
+from ptxtile.ir import expressions as ir
 from ptxtile.ir.types import DType, Kind, bfloat16, float16, float32, int32, int64
 from tests.conformance.values import Number, round_number, rounded
 
@@ -157,3 +158,56 @@ def cast(value: Number, source: DType, target: DType) -> Number:
     if math.isinf(value):
         return carrier.maximum if value > 0 else carrier.minimum
     return max(carrier.minimum, min(carrier.maximum, math.trunc(value)))
+
+
+# --- trees ----------------------------------------------------------------------------------------------------------
+
+
+def binary(operator: str, a: Number, b: Number, dtype: DType) -> Number | None:
+    if dtype.is_bool:
+        return BOOL[operator](a, b)  # type: ignore[arg-type]
+    table = FLOAT if dtype.is_float else INTEGER
+    return table[operator](a, b, dtype)  # type: ignore[arg-type, operator]
+
+
+def unary(operator: str, a: Number, dtype: DType) -> Number:
+    if dtype.is_bool:
+        return not a
+    return FLOAT_UNARY[operator](a, dtype) if dtype.is_float else INTEGER_UNARY[operator](a)  # type: ignore[arg-type]
+
+
+def wrapped(value: Number | None, dtype: DType) -> Number | None:
+    return ir.constant(value, dtype).value if dtype.is_integer and value is not None else value
+
+
+def evaluate(node: ir.Expr, variables: Mapping[str, Number]) -> Number | None:
+    """The value of a scalar expression without loads; None where something that it needs is left open."""
+    return wrapped(_evaluate(node, variables), node.dtype)
+
+
+def _evaluate(node: ir.Expr, variables: Mapping[str, Number]) -> Number | None:
+    if isinstance(node, ir.Var):
+        return variables[node.name]
+    if isinstance(node, ir.Const):
+        return round_number(node.value, node.dtype) if node.dtype.is_float else node.value
+    if isinstance(node, ir.Select):
+        condition = evaluate(node.condition, variables)
+        return None if condition is None else evaluate(node.if_true if condition else node.if_false, variables)
+    if isinstance(node, ir.Call):
+        operands = [evaluate(argument, variables) for argument in node.arguments]
+        assert node.function == "fma"
+        return None if None in operands else fma(*operands, node.dtype)  # type: ignore[arg-type]
+    if isinstance(node, (ir.Unary, ir.Cast)):
+        operand = evaluate(node.operand, variables)
+        if operand is None:
+            return None
+        if isinstance(node, ir.Cast):
+            return cast(operand, node.operand.dtype, node.dtype)
+        return unary(node.operator, operand, node.dtype)
+    assert isinstance(node, (ir.Binary, ir.Compare)), node
+    left, right = evaluate(node.left, variables), evaluate(node.right, variables)
+    if left is None or right is None:
+        return None
+    if isinstance(node, ir.Compare):
+        return COMPARISON[node.operator](left, right)
+    return binary(node.operator, left, right, node.dtype)

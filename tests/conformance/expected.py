@@ -458,9 +458,9 @@ EXPECTED |= {
     "tma_swizzle_64": moved_box((32, 16), (32, 3), (0, 5), 64),
     "tma_swizzle_128": moved_box((32, 32), (32, 3), (0, 5), 128),
     "tma_swizzle_128_bfloat16": moved_box((64, 20), (64, 11), (0, 7), 128),
-    "tma_out_of_bounds_before": moved_box((16, 8), (-4, -3), (-8, -5)),
+    "tma_out_of_bounds_before": moved_box((16, 8), (-4, -3), (24, 12)),
     "tma_out_of_bounds_after": moved_box((32, 16), (24, 11), (16, 13)),
-    "tma_out_of_bounds_all": moved_box((8, 8), (40, 2), (8, -9)),
-    "tma_out_of_bounds_3d": moved_box((8, 8, 4), (8, -2, -1), (12, -1, 0)),
-    "tma_out_of_bounds_swizzle": moved_box((16, 16), (8, -2), (-8, 3), 64),
+    "tma_out_of_bounds_all": moved_box((8, 8), (40, 2), (8, 9)),
+    "tma_out_of_bounds_3d": moved_box((8, 8, 4), (8, -2, -1), (12, 1, 2)),
+    "tma_out_of_bounds_swizzle": moved_box((16, 16), (8, -2), (8, 3), 64),
 }

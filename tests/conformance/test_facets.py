@@ -1,5 +1,5 @@
-"""Everything that the gpu stage may hold has all that it needs: rules of the emitter and of the simulator, a text form, a
-place in the verifier, and a conformance case that runs it."""
+"""Everything that the gpu stage may hold has all that it needs: rules of the emitter and of the simulator, a text
+form, a place in the verifier, and a conformance case that runs it."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def generated() -> Iterator[Case]:
 
 @cache
 def nodes_of_generated() -> tuple[Expr, ...]:
-    """The expressions of the kernels of the generated cases, without those of mathematical functions."""
+    """The expressions of the kernels of the cases of single operators and functions."""
     return tuple(
         node for case in generated() for node in walk(case.program.kernels[0].body) if isinstance(node, Expr)
     )

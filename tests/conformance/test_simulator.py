@@ -6,6 +6,7 @@ tests/gpu/test_conformance_on_card.py compares the card with the simulator, so t
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -20,18 +21,21 @@ from ptxtile.lower.math import ULP
 from ptxtile.nvvm import emit
 from ptxtile.nvvm.emission import write_module
 from tests import ptxas
-from tests.conformance import expected, mathematics, operators
+from tests.conformance import compositions, expected, mathematics, operators
 from tests.conformance.cases import Case, load, program_names
 from tests.conformance.comparison import differences, report
-from tests.conformance.values import FLOATS, as_raw, decode
+from tests.conformance.values import ARITHMETIC, FLOATS, as_raw, decode
 from tests.lower.math.reference import distances
 
-GENERATED: dict[str, Callable[[], Case]] = operators.CASES | mathematics.CASES
+GENERATED: dict[str, Callable[[], Case]] = operators.CASES | compositions.CASES | mathematics.CASES
 
 
 def check(case: Case) -> None:
     """The verifier takes it, its text reads back, and the simulator gives what is expected."""
     verify(case.program)
+    if case.sample is not None:
+        beyond = {key: np.arange(tensor.numel()) >= case.sample for key, tensor in (case.expected or {}).items()}
+        case = replace(case, unspecified={**beyond})
     found = differences(case, case.expected or {}, case.simulate())
     assert not found, report(found)
 
@@ -72,6 +76,16 @@ def test_operators(name: str) -> None:
     missing = set(case.operands) - set(case.expected or {})
     assert all(output.startswith("bits_") for output in missing), missing
     check(case)
+
+
+@pytest.mark.parametrize("name", compositions.CASES)
+def test_compositions(name: str) -> None:
+    check(compositions.CASES[name]())
+
+
+@pytest.mark.parametrize("dtype", ARITHMETIC, ids=str)
+def test_fresh_random_expressions(dtype: DType, request: pytest.FixtureRequest) -> None:
+    check(compositions.random_case(dtype, request.config.option.random_seed))
 
 
 # --- mathematics ----------------------------------------------------------------------------------------------------

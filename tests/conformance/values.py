@@ -57,19 +57,19 @@ FORMATS = {
 def rounded(value: Fraction, dtype: DType) -> float:
     """The exact ``value``, not 0, in ``dtype``: to nearest even, subnormals kept, infinite beyond (e4m3fn: NaN)."""
     form = FORMATS[dtype.element_name]
-    magnitude, sign = abs(value), -1.0 if value < 0 else 1.0
-    exponent = magnitude.numerator.bit_length() - magnitude.denominator.bit_length()
-    if magnitude < Fraction(2) ** exponent:
+    numerator, denominator = abs(value.numerator), value.denominator
+    exponent = numerator.bit_length() - denominator.bit_length()  # or one more than the number's
+    if numerator << max(-exponent, 0) < denominator << max(exponent, 0):
         exponent -= 1
-    unit = Fraction(2) ** max(exponent - form.mantissa_bits, form.smallest)
-    quotient, rest = divmod(magnitude, unit)
-    middle = unit / 2
-    quotient += rest > middle or (rest == middle and quotient % 2)
-    result = quotient * unit
-    largest = Fraction(448) if dtype.element_name == "float8_e4m3fn" else Fraction(2) ** (form.largest + 1)
-    if result > largest or (result == largest and dtype.element_name != "float8_e4m3fn"):
-        return math.nan if dtype.element_name == "float8_e4m3fn" else sign * math.inf
-    return sign * float(result)
+    unit = max(exponent - form.mantissa_bits, form.smallest)
+    quotient, rest = divmod(numerator << max(-unit, 0), denominator << max(unit, 0))
+    quotient += 2 * rest > denominator << max(unit, 0) or (2 * rest == denominator << max(unit, 0) and quotient & 1)
+    sign = -1.0 if value < 0 else 1.0
+    if dtype.element_name == "float8_e4m3fn" and quotient << max(unit, 0) > 448 << max(-unit, 0):
+        return math.nan
+    if quotient.bit_length() + unit > form.largest + 1:
+        return sign * math.inf
+    return sign * math.ldexp(quotient, unit)
 
 
 def round_number(value: float | int, dtype: DType) -> float:

@@ -18,13 +18,15 @@ import torch
 
 from ptxtile.ir.rewrite import walk
 from ptxtile.ir.tile_ops import Print
+from ptxtile.ir.types import DType
 from ptxtile.nvvm import emit
 from ptxtile.runtime.device import target_of_device
 from ptxtile.target import Target
-from tests.conformance import mathematics, operators
+from tests.conformance import compositions, mathematics, operators
 from tests.conformance.card import Card, CardFailure
 from tests.conformance.cases import Case, load, program_names
 from tests.conformance.comparison import as_records, differences, report
+from tests.conformance.values import ARITHMETIC
 
 
 class Report:
@@ -98,6 +100,18 @@ def test_programs(name: str, card_process: Card, session_report: Report) -> None
 @pytest.mark.parametrize("name", operators.CASES)
 def test_operators(name: str, card_process: Card, session_report: Report) -> None:
     check(operators.CASES[name](), card_process, session_report)
+
+
+@pytest.mark.parametrize("name", compositions.CASES)
+def test_compositions(name: str, card_process: Card, session_report: Report) -> None:
+    check(compositions.CASES[name](), card_process, session_report)
+
+
+@pytest.mark.parametrize("dtype", ARITHMETIC, ids=str)
+def test_fresh_random_expressions(
+    dtype: DType, card_process: Card, session_report: Report, request: pytest.FixtureRequest
+) -> None:
+    check(compositions.random_case(dtype, request.config.option.random_seed), card_process, session_report)
 
 
 @pytest.mark.parametrize("name", mathematics.CASES)

@@ -87,7 +87,8 @@ def integer_division(generator, dtype):
     return binary(*tensors(x, y), operations, expected)
 
 
-@cases(CASES, card=True, dtype=[torch.int32, torch.int64, torch.uint32], divisor=[1, -1, 3, -7, 8, -16, 100, 2**31 - 1])
+@cases(CASES, card=lambda dtype, divisor: dtype == torch.int32 or divisor in (-7, 8),
+       dtype=[torch.int32, torch.int64, torch.uint32], divisor=[1, -1, 3, -7, 8, -16, 100, 2**31 - 1])  # fmt: skip
 def division_by_a_constant(generator, dtype, divisor):
     x = np.concatenate(integer_pairs(generator, dtype, 100))
     if divisor < 0 and dtype in inputs.UNSIGNED:
@@ -141,7 +142,7 @@ def counted_bits(generator, dtype):
     return binary(*tensors(x, y), [lambda x, y: T.popcount(x), lambda x, y: T.clz(x)], tensors(ones, zeros))
 
 
-@cases(CASES, card=True, dtype=[*inputs.ARITHMETIC])
+@cases(CASES, card=lambda dtype: dtype.is_floating_point or dtype in (torch.int8, torch.uint64), dtype=inputs.ARITHMETIC)
 def comparisons(generator, dtype):
     """All six; with NaN only != holds."""
     if dtype.is_floating_point:
@@ -286,7 +287,7 @@ def reinterpreted(generator, dtype):
     return binary(x, y, operations, [x.view(getattr(torch, integer)), y])
 
 
-@cases(CASES, card=True, dtype=inputs.ARITHMETIC)
+@cases(CASES, card=lambda dtype: dtype.is_floating_point, dtype=inputs.ARITHMETIC)
 def limits(generator, dtype):
     ours = getattr(T, inputs.name(dtype))
     info = torch.finfo(dtype) if dtype.is_floating_point else torch.iinfo(dtype)

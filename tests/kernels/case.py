@@ -103,7 +103,7 @@ def run(call: Call, device: torch.device | str = "cpu") -> None:
     result = call.kernel(*arguments)
     if torch.device(device).type == "cuda":
         torch.cuda.synchronize(device)
-    compare_results(result, call.expected, call.tolerance)
+    compare_results(result, call.expected, call.tolerance, torch.device(device).type)
     after = {address: storage.cpu() for address, storage in moved.items()}
     for position, expected in call.changes.items():
         changed = like(tensors[position], after[storage_address(tensors[position])])
@@ -131,7 +131,7 @@ def bytes_of(storage: torch.UntypedStorage) -> torch.Tensor:
     return torch.empty(0, dtype=torch.uint8).set_(storage)
 
 
-def compare_results(result: Any, expected: Any, tolerance: Ulps) -> None:
+def compare_results(result: Any, expected: Any, tolerance: Ulps, device_type: str) -> None:
     if expected is None:
         assert result is None
         return
@@ -139,7 +139,7 @@ def compare_results(result: Any, expected: Any, tolerance: Ulps) -> None:
     wanted = expected if isinstance(expected, tuple) else (expected,)
     assert len(results) == len(wanted)
     for number, (got, right) in enumerate(zip(results, wanted, strict=True)):
-        assert isinstance(got, torch.Tensor)
+        assert isinstance(got, torch.Tensor) and got.device.type == device_type
         compare(got.cpu(), right, tolerance, f"result {number}")
 
 

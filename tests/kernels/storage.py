@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 
 import ptxtile
@@ -158,7 +160,7 @@ def filled_output(value, rows: int, columns: int, block=64):
     return B
 
 
-@cases(CASES, card=False, shape=[(64, 64), (70, 100)])
+@cases(CASES, card=True, shape=[(64, 64), (70, 100)])
 def fills_of_an_output(generator, shape):
     return Call(lambda value: filled_output(value, *shape), (2.5,), torch.full(shape, 2.5))
 
@@ -281,6 +283,25 @@ def broadcasts(generator, shape):
     a = torch.from_numpy(generator.integers(-9, 9, shape)).float()
     s = torch.from_numpy(generator.integers(-9, 9, shape[0])).float()
     return Call(softmax_free_row_scale, (a, s), a * s[:, None] + torch.arange(shape[1]))
+
+
+@ptxtile.jit
+def filled_with_constants(rows: int, columns: int, values, dtype):
+    """Constants of a dtype that has no arithmetic."""
+    B = T.empty((len(values), rows, columns), dtype)
+    with T.Kernel(1, threads=64):
+        shared = T.alloc_shared((rows, columns), dtype)
+        for number, value in enumerate(values):
+            T.fill(shared, value)
+            T.copy(shared, B[number, :, :])
+    return B
+
+
+@cases(CASES, card=True, dtype=inputs.EIGHT_BIT_FLOATS)
+def fills_of_float8(generator, dtype):
+    values = [0.0, -0.0, 1.0, 1.0625, -1.1875, 448.0, 2.0**-9, 3 * 2.0**-11, 0.013, -2.0**-17, math.nan]
+    expected = torch.tensor(values).to(dtype)[:, None, None].expand(-1, 5, 32).contiguous()
+    return Call(lambda: filled_with_constants(5, 32, values, dtype), (), expected)
 
 
 # ---------------------------------------------------------------- several kernels, workspaces, outputs

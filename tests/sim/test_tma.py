@@ -118,6 +118,7 @@ def test_round_trip_against_the_model(data: st.DataObject) -> None:
     )
     unit = 16 // width  # the innermost coordinate has to be a multiple of 16 bytes
     coordinates[0], back[0] = (start // unit * unit for start in (coordinates[0], back[0]))
+    back = [max(start, 0) for start in back]  # a store may not start before the tensor
     record = TensorMapRecord("in_map", "source", dtype, tuple(sizes), tuple(strides), tuple(box), swizzle)
     seed = data.draw(st.integers(0, 2**31))
     padded = (*reversed(sizes[1:]), row // width)
@@ -190,6 +191,15 @@ def test_a_box_that_starts_inside_a_16_byte_unit_is_refused(column: int) -> None
     for coordinates in ([column, 0], [0, 0]), ([0, 0], [column, 0]):
         with pytest.raises(SimulationError, match="inside a 16-byte unit(.|\n)*multiple of 4"):
             sim.run(copy_program(small(), (512,), *coordinates), tensors, {})
+
+
+def test_a_store_may_not_start_before_the_tensor() -> None:
+    """An H200 stops with an illegal instruction; a load from there gives zeros."""
+    tensors = {"A": torch.zeros(512), "B": torch.zeros(512)}
+    sim.run(copy_program(small(), (512,), [-4, -1], [0, 0]), tensors, {})
+    for before in ([-4, 0], [0, -1]):
+        with pytest.raises(SimulationError, match="before the tensor"):
+            sim.run(copy_program(small(), (512,), [0, 0], before), tensors, {})
 
 
 def test_wrong_number_of_coordinates() -> None:

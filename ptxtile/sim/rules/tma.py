@@ -50,6 +50,12 @@ def _boxes(threads: Threads, op: TmaLoad | TmaStore, mask: Mask) -> _Boxes:
             expected=f"an innermost coordinate that is a multiple of {CHUNK // tensor_map.itemsize}",
             got=str(int(coordinates[0][innermost % CHUNK != 0][0])),
         )
+    if isinstance(op, TmaStore) and any((coordinate < 0).any() for coordinate in coordinates):
+        raise SimulationError(
+            f"a store through tensor map {op.tensor_map} starts before the tensor: an illegal instruction on the card",
+            expected="coordinates of at least 0",
+            got=str(tuple(int(coordinate.min()) for coordinate in coordinates)),
+        )
     lowest, highest = threads.group.shared.bounds(op.shared)
     element = op.shared.dtype.bits * op.shared.dtype.lanes
     shared = lowest + threads.on_active_lanes(op.offset, mask) * element // 8

@@ -14,6 +14,7 @@ from typing import Any
 
 from ptxtile.errors import Location
 from ptxtile.ir import gpu_ops
+from ptxtile.ir.atomic_ops import ATOMIC_OPS, COMMUTATIVE, Atomic, AtomicLoad, AtomicStore
 from ptxtile.ir.buffers import Buffer, Scope, Storage
 from ptxtile.ir.enumeration import NotEnumerable, evaluate
 from ptxtile.ir.expressions import Binary, Cast, Compare, Const, Expr, Load, LogicalAnd, LogicalOr, Select, Unary, Var
@@ -140,7 +141,7 @@ class Access:
 
     ``index``: in elements, scalar definitions filled in; None: anywhere in the storage. ``asynchronous``: by the TMA
     engine on behalf of the issuing threads. ``retired_by``: the shared storage whose waits (``retires``) complete an
-    asynchronous access. ``box``: of a TMA access to global memory, (coordinate, extent) for each dimension of its
+    asynchronous access. ``atomic``: the operator of an atomic operation, ``load`` or ``store``. ``box``: of a TMA access to global memory, (coordinate, extent) for each dimension of its
     tensor map.
     """
 
@@ -154,8 +155,14 @@ class Access:
     retired_by: str = ""
     location: Location | None = None
     box: tuple[tuple[Expr, int], ...] = ()
+    atomic: str = ""
     footprints: dict[frozenset[str], object] = field(default_factory=dict, repr=False)
     masks: list[tuple[int, bool]] = field(default_factory=list, repr=False)
+
+    def commutes_with(self, other: Access) -> bool:
+        """Whether the two are parts of atomic operations that leave the same value in any order."""
+        same = self.atomic == other.atomic and self.element_bits == other.element_bits
+        return same and self.atomic in COMMUTATIVE
 
     @property
     def memory(self) -> str:
@@ -308,11 +315,29 @@ def _memory_access(
         yield Access(buffer.storage, is_write, place, element, bits, context, location=statement.location)
 
 
+def _atomic_accesses(node: Atomic | AtomicLoad | AtomicStore, context: Context) -> Iterator[Access]:
+    """An atomic operation reads and then writes. Elements of a vector are operations of their own."""
+    value = getattr(node, "value", None)
+    lanes = 1 if value is None else value.dtype.lanes
+    element = node.buffer.dtype.bits * node.buffer.dtype.lanes
+    place = inlined(node.indices[0], context)
+    operator = node.operator if isinstance(node, Atomic) else "store" if isinstance(node, AtomicStore) else "load"
+    for is_write in (False, True):
+        if isinstance(node, Atomic) or is_write == isinstance(node, AtomicStore):
+            yield Access(
+                node.buffer.storage, is_write, place, element, element * lanes, context, location=node.location,
+                atomic=operator,
+            )  # fmt: skip
+
+
 def operation_accesses(node: gpu_ops.GpuOp, context: Context) -> Iterator[Access]:
     """The accesses of one GPU op. Barrier objects are written by their initialisation and read by every other use."""
     for child in children(node):
         if isinstance(child, Expr):
             yield from _loads(child, context, node)
+    if isinstance(node, ATOMIC_OPS):
+        yield from _atomic_accesses(node, context)
+        return
     barrier, index = getattr(node, "barrier", None), getattr(node, "index", None)
     if isinstance(barrier, Buffer) and isinstance(index, Expr):
         initialises = isinstance(node, gpu_ops.MbarrierInit)

@@ -73,13 +73,15 @@ def conflicts(a: Access, b: Access) -> bool:
 
 def compare(a: Access, b: Access, relation: Relation = SAME_ITERATION, *, threads_matter: bool = True) -> Overlap:
     """Whether ``a`` and then ``b`` conflict. ``threads_matter`` False: also when one thread touches both."""
-    if a.memory != b.memory or not (a.is_write or b.is_write):
+    if a.memory != b.memory or not (a.is_write or b.is_write) or a.commutes_with(b):
         return Overlap.NONE
     if not (a.threads and b.threads) or (threads_matter and _is_one_thread(a, b)):
         return Overlap.NONE
     if a.storage.name != b.storage.name and a.memory.startswith("global"):
         same_place = threads_matter and _same_pattern(a, b, relation)
         return Overlap.NONE if same_place else Overlap.POSSIBLE  # how far apart the tensors are is not known
+    if a.storage.name != b.storage.name and _lie_apart(a, b):
+        return Overlap.NONE
     if a.box and b.box:
         return Overlap.POSSIBLE if _boxes_meet(a, b, relation) else Overlap.NONE
     first, second = _pair_of_footprints(a, b, relation)
@@ -95,9 +97,17 @@ def compare(a: Access, b: Access, relation: Relation = SAME_ITERATION, *, thread
     return Overlap.NONE
 
 
+def _lie_apart(a: Access, b: Access) -> bool:
+    """Whether two placed storages of shared memory share no byte: every access stays inside of its storage."""
+    sizes = a.storage.size, b.storage.size
+    if a.memory != "shared" or sizes[0] is None or sizes[1] is None:
+        return False
+    return a.base + sizes[0] <= b.base or b.base + sizes[1] <= a.base
+
+
 def repeats_conflict(access: Access) -> bool:
     """Whether a write inside a loop of its own statement meets itself, by another thread, in another iteration."""
-    if not access.is_write or _is_one_thread(access, access):
+    if not access.is_write or access.atomic or _is_one_thread(access, access):
         return False
     own_loops = access.context.repeated or len(access.context.loops) > access.context.outer
     return own_loops and footprint(access).repeats

@@ -18,6 +18,7 @@ from ptxtile.ir.expressions import (
     LogicalAnd,
     LogicalOr,
     Select,
+    SharedAddress,
     Unary,
     Var,
 )
@@ -81,6 +82,8 @@ class ExpressionTable:
                 return ("bitcast", key(e.operand), e.dtype.name)
             case Broadcast():
                 return ("broadcast", key(e.operand), e.dtype.name)
+            case SharedAddress():
+                return ("shared_address", id(e.buffer), key(e.offset))  # _alive keeps the buffer, too
         raise TypeError(f"unknown expression {type(e).__name__}")
 
 
@@ -97,6 +100,8 @@ def operands(e: Expr) -> Iterable[Expr]:
             return (e.condition, e.if_true, e.if_false)
         case Call():
             return e.arguments
+        case SharedAddress():
+            return (e.offset,)
     return ()
 
 
@@ -126,6 +131,8 @@ def map_operands(e: Expr, change: Callable[[Expr], Expr]) -> Expr:
             return Load(e.buffer, new, e.dtype)
         case Call():
             return Call(e.function, new, e.dtype)
+        case SharedAddress():
+            return SharedAddress(e.buffer, *new, dtype=e.dtype)
     raise TypeError(f"unknown expression {type(e).__name__}")
 
 

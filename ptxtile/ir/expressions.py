@@ -25,7 +25,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ptxtile.ir.types import DType, Kind, bool_, int32
+from ptxtile.ir.types import DType, Kind, bool_, int32, int64
 
 if TYPE_CHECKING:
     from ptxtile.ir.buffers import Buffer
@@ -235,6 +235,18 @@ class Broadcast(Expr):
     dtype: DType
 
 
+@dataclass(frozen=True, slots=True)
+class SharedAddress(Expr):
+    """The address in the window of shared memory (uint32, bytes) of element ``offset`` of a SHARED or BARRIER buffer.
+
+    Dynamic shared memory starts at a multiple of 1024 bytes; the simulator takes it to start at 0.
+    """
+
+    buffer: Buffer
+    offset: Expr
+    dtype: DType = uint32
+
+
 HARDWARE_FUNCTIONS = {
     "fma": 3,
     "approx_ex2": 1, "approx_lg2": 1, "approx_sin": 1, "approx_cos": 1, "approx_tanh": 1,
@@ -256,8 +268,13 @@ def constant(value: int | float | bool, dtype: DType = int32) -> Const:
     return Const(value, dtype)
 
 
-def as_expr(value: Expr | int | float | bool, dtype: DType = int32) -> Expr:
-    return value if isinstance(value, Expr) else constant(value, dtype)
+def as_expr(value: Expr | int | float | bool, dtype: DType | None = None) -> Expr:
+    """``value`` as an expression; without a ``dtype`` a number is int32, or int64 if it does not fit."""
+    if isinstance(value, Expr):
+        return value
+    if dtype is None:
+        dtype = int32 if int32.minimum <= value <= int32.maximum else int64
+    return constant(value, dtype)
 
 
 def _pair(left: Expr | int | float, right: Expr | int | float) -> tuple[Expr, Expr]:

@@ -71,6 +71,9 @@ class TmaLoad(GpuOp):
     ``coordinates`` innermost first, one for each dimension of the tensor map; they may be negative or beyond the
     tensor, where the box gets zeros. The innermost one must start at a multiple of 16 bytes: an H200 stops with an
     illegal instruction at, say, column −2 of a float32 matrix. ``offset``: elements into ``shared``.
+
+    ``multicast``: a mask of CTAs of the cluster, bit r for rank r; the box goes to the same place in each of them and
+    completes on the same barrier of each. None: to this CTA only.
     """
 
     tensor_map: str
@@ -79,6 +82,7 @@ class TmaLoad(GpuOp):
     offset: Expr
     barrier: Buffer
     index: Expr
+    multicast: int | Expr | None = None
 
 
 @dataclass(frozen=True, slots=True)

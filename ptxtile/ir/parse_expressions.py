@@ -26,6 +26,7 @@ from ptxtile.ir.expressions import (
     LogicalAnd,
     LogicalOr,
     Select,
+    SharedAddress,
     Unary,
     Var,
 )  # fmt: skip
@@ -47,8 +48,9 @@ _SIZE_NODES: dict[type, str] = {
 }  # fmt: skip
 _EXPRESSION_CLASSES: dict[str, type] = {
     cls.__name__: cls
-    for cls in (Binary, Compare, Unary, LogicalAnd, LogicalOr, Select, Cast, Bitcast, Load, Call, Broadcast, Const)
-}
+    for cls in (Binary, Compare, Unary, LogicalAnd, LogicalOr, Select, Cast, Bitcast, Load, Call, Broadcast, Const,
+                SharedAddress)
+}  # fmt: skip
 _CONVERSIONS = {"cast": Cast, "bitcast": Bitcast, "broadcast": Broadcast}
 
 
@@ -210,6 +212,9 @@ class ExpressionParser:
         if name in _CONVERSIONS:
             self.positional(node, name, 2)
             return _CONVERSIONS[name](self.expression(node.args[0]), self.dtype(node.args[1]))
+        if name == text.SHARED_ADDRESS:
+            self.positional(node, name, 2)
+            return SharedAddress(self.buffer(node.args[0]), self.expression(node.args[1]))
         if name in text.BINARY_FUNCTIONS:
             self.positional(node, name, 2)
             left, right = self.pair(node, *node.args)

@@ -22,12 +22,13 @@ from ptxtile.ir.expressions import (
     LogicalAnd,
     LogicalOr,
     Select,
+    SharedAddress,
     Unary,
     Var,
 )  # fmt: skip
 from ptxtile.ir.text import FieldKind
 from ptxtile.ir.tile_ops import Region
-from ptxtile.ir.types import DType, bool_, int32, parse_dtype
+from ptxtile.ir.types import DType, bool_, int32, parse_dtype, uint32
 from ptxtile.launch_record import SizeOperation, Symbol
 
 LINE_LENGTH = 120
@@ -118,6 +119,12 @@ def _conversion(node: Cast | Bitcast | Broadcast) -> tuple[str, int]:
     return f"{type(node).__name__.lower()}({print_expression(node.operand)}, {node.dtype})", text.ATOM
 
 
+def _shared_address(node: SharedAddress) -> tuple[str, int]:
+    if node.dtype != uint32:
+        return _generic(node)
+    return f"{text.SHARED_ADDRESS}({node.buffer.name}, {print_expression(node.offset)})", text.ATOM
+
+
 def _load(node: Load) -> tuple[str, int]:
     lanes, remainder = divmod(node.dtype.lanes, node.buffer.dtype.lanes)
     if remainder or node.dtype.element != node.buffer.dtype.element:
@@ -150,7 +157,7 @@ def is_dtype_name(name: str) -> bool:
 _PRINTERS: dict[type, Any] = {
     Const: _const, Var: _var, Binary: _binary, Compare: _compare, Unary: _unary, LogicalAnd: _logical_and,
     LogicalOr: _logical_or, Select: _select, Cast: _conversion, Bitcast: _conversion, Broadcast: _conversion,
-    Load: _load, Call: _call,
+    Load: _load, Call: _call, SharedAddress: _shared_address,
 }  # fmt: skip
 
 

@@ -29,6 +29,7 @@ from ptxtile.ir.expressions import (
     LogicalAnd,
     LogicalOr,
     Select,
+    SharedAddress,
     Unary,
     constant,
 )
@@ -338,4 +339,5 @@ _RULES: dict[type[Expr], Callable[[_Simplifier, Any], Expr]] = {
     Broadcast: _Simplifier._with_operands,
     Load: _Simplifier._with_operands,
     Call: _Simplifier._with_operands,
+    SharedAddress: _Simplifier._with_operands,
 }

@@ -15,14 +15,25 @@ from types import ModuleType
 from typing import Any
 
 from ptxtile import launch_record
-from ptxtile.ir import gpu_ops, layouts, tile_ops
+from ptxtile.ir import (
+    async_copy_ops,
+    atomic_ops,
+    cluster_ops,
+    gpu_ops,
+    layouts,
+    tensor_core_ops,
+    tile_ops,
+    warp_ops,
+)
 from ptxtile.ir.statements import LoopKind, Statement
 
 VERSION = 1
 """Of the text form; the header line ``ptxtile_ir(1)`` carries it. Any change that old text does not survive raises
 it."""
 
-OP_MODULES: tuple[ModuleType, ...] = (tile_ops, gpu_ops)
+OP_MODULES: tuple[ModuleType, ...] = (
+    tile_ops, gpu_ops, tensor_core_ops, async_copy_ops, cluster_ops, warp_ops, atomic_ops,
+)  # fmt: skip
 RECORD_MODULES: tuple[ModuleType, ...] = (layouts, launch_record, tile_ops)
 
 POSITIONAL_RECORDS = frozenset({"Layout", "Swizzle"})
@@ -43,7 +54,9 @@ UNARY_FUNCTIONS = ("neg", "abs", "sqrt", "floor", "ceil", "trunc", "rint")
 """``-x`` is the short form of ``neg(x)``, except on a constant, where it would read as the negative constant."""
 
 CONVERSIONS = {"cast": "Cast", "bitcast": "Bitcast", "broadcast": "Broadcast"}
-RESERVED_FUNCTIONS = frozenset({*BINARY_FUNCTIONS, *UNARY_FUNCTIONS, *CONVERSIONS, "call"})
+SHARED_ADDRESS = "shared_address"
+"""``shared_address(A, i)``: the address of element i of a shared buffer."""
+RESERVED_FUNCTIONS = frozenset({*BINARY_FUNCTIONS, *UNARY_FUNCTIONS, *CONVERSIONS, SHARED_ADDRESS, "call"})
 """A Call to a function of one of these names is written ``call("name", ...)``."""
 
 LOOP_NAMES = {kind: kind.value for kind in LoopKind}

@@ -27,7 +27,8 @@
 11. LogicalAnd, LogicalOr and a Select's condition take single bools; a Select's branches have its dtype.
 12. Cast keeps the number of lanes, Bitcast the number of bits (no bools), Broadcast makes lanes of one scalar.
 13. A Load's dtype is its buffer's with a whole multiple of the lanes; so is the dtype of a stored value.
-14. An access has one index for each dimension (at the gpu stage: exactly one), each a single int32 or int64.
+14. An access has one index for each dimension (at the gpu stage: exactly one), each a single int32 or int64. A
+    SharedAddress is the uint32 address of an element of a SHARED or BARRIER buffer.
 15. A Call of a function of the program has its parameters' dtypes and its result's; one of HARDWARE_FUNCTIONS has that
     many arguments. Once the program has its launch record, there are no others. Functions do not call themselves,
     directly or not.
@@ -77,6 +78,21 @@
     aligned, when the offset is constant.
 36. Groups left pending are not negative; a proxy fence is for ``shared`` or ``global``.
 
+*Tensor cores, asynchronous copies, clusters, warps.*
+
+43. ldmatrix and stmatrix move 1, 2 or 4 matrices between a SHARED buffer and a REGISTER buffer of 8-, 16- or 32-bit
+    elements, which holds 4 bytes of each.
+44. An mma.sync has a shape and element types of :data:`~ptxtile.ir.tensor_core_ops.MMA_SHAPES`; its fragments are
+    REGISTER buffers of those types (float32 for tfloat32) and lie inside of them when the offset is constant.
+45. wgmma ops stand in a kernel of whole warpgroups; a wgmma has a shape and element types of
+    :data:`~ptxtile.ir.tensor_core_ops.WGMMA_SHAPES`, uint64 descriptors of SHARED buffers of elements as wide as the
+    operand's, A either in registers or in shared memory, and transposes only 16-bit elements in shared memory. A wait
+    passes REGISTER buffers.
+46. A cp.async copies 4, 8 or 16 bytes (``cg``: 16) from a GLOBAL to a SHARED buffer; its valid bytes are an int32.
+47. A multicast mask or a CTA's rank is an int32 and names CTAs of the kernel's cluster when it is constant.
+48. A shuffle is of one value of 8 to 64 bits, in segments of a power of two up to 32; the result of a shuffle, vote or
+    election goes to a REGISTER or LOCAL buffer of its type.
+
 *Host.*
 
 37. A tensor map has rank 1 to 5, a box of 1 to 256 a side, whose innermost side is a multiple of 16 bytes and no longer
@@ -91,7 +107,7 @@
 42. The program's stage is one of :data:`STAGES`.
 
 Sources: PTX ISA (mbarrier 9.7.13.15, bar 9.7.13.1, cp.async.bulk.tensor 9.7.9.27, setmaxnreg 9.7.20.5); CUDA driver
-API, cuTensorMapEncodeTiled.
+API, cuTensorMapEncodeTiled. mma 9.7.14.5, wgmma 9.7.15, cp.async 9.7.9.25, shfl 9.7.9.6.
 """
 
 from __future__ import annotations

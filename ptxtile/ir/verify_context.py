@@ -10,6 +10,7 @@ from typing import NoReturn
 
 from ptxtile.errors import Location, VerificationError
 from ptxtile.ir import gpu_ops, statements, tile_ops
+from ptxtile.ir.atomic_ops import ATOMIC_OPS
 from ptxtile.ir.buffers import Buffer, Scope, Storage
 from ptxtile.ir.expressions import Var
 from ptxtile.ir.program import Kernel, Program, ScalarParameter
@@ -37,7 +38,9 @@ _CONTROL = frozenset({
 })  # fmt: skip
 _ROLES = frozenset({statements.Specialized, statements.Role})
 _GPU_OPS = frozenset(cls for cls in op_classes().values() if issubclass(cls, gpu_ops.GpuOp))
-_TILE = _CONTROL | {statements.View, statements.ParallelFor, tile_ops.Copy, tile_ops.Fill}
+_USER_OPS = frozenset(ATOMIC_OPS)
+"""GPU ops that users write themselves, legal from the start."""
+_TILE = _CONTROL | _USER_OPS | {statements.View, statements.ParallelFor, tile_ops.Copy, tile_ops.Fill}
 _ON_CHIP = frozenset({Scope.SHARED, Scope.LOCAL, Scope.REGISTER, Scope.BARRIER})
 
 STAGES: dict[str, Stage] = {

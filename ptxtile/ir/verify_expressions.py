@@ -20,11 +20,12 @@ from ptxtile.ir.expressions import (
     LogicalAnd,
     LogicalOr,
     Select,
+    SharedAddress,
     Unary,
     Var,
 )
 from ptxtile.ir.rewrite import walk
-from ptxtile.ir.types import ARITHMETIC_FLOATS, DType, Kind, bool_, int32, int64
+from ptxtile.ir.types import ARITHMETIC_FLOATS, DType, Kind, bool_, int32, int64, uint32
 from ptxtile.ir.verify_context import Context
 
 _PYTHON_TYPES = {Kind.BOOL: bool, Kind.INT: int, Kind.UINT: int, Kind.FLOAT: float}
@@ -63,6 +64,7 @@ class ExpressionVerifier:
             Const: self._const, Var: self._var, Binary: self._binary, Compare: self._compare, Unary: self._unary,
             LogicalAnd: self._logical, LogicalOr: self._logical, Select: self._select, Cast: self._cast,
             Bitcast: self._bitcast, Broadcast: self._broadcast, Load: self._load, Call: self._call,
+            SharedAddress: self._shared_address,
         }  # fmt: skip
 
     def check(self, node: Expr) -> None:
@@ -176,6 +178,13 @@ class ExpressionVerifier:
 
     def _load(self, node: Load) -> None:
         self.access(node.buffer, node.indices, node.dtype, "a load of")
+
+    def _shared_address(self, node: SharedAddress) -> None:
+        self.context.check_buffer(node.buffer)
+        self.check_typed(node.offset, (int32, int64), 14, f"the offset into {node.buffer.name}")
+        if node.buffer.scope not in (Scope.SHARED, Scope.BARRIER) or node.dtype != uint32:
+            self.fail(14, f"{node.buffer.name} has no shared address", "a shared buffer or barriers, giving uint32",
+                      f"{node.buffer.scope.value}, giving {node.dtype}")  # fmt: skip
 
     def _call(self, node: Call) -> None:
         for argument in node.arguments:

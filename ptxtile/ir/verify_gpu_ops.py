@@ -26,6 +26,7 @@ from ptxtile.ir.gpu_ops import (
 from ptxtile.ir.types import int32
 from ptxtile.ir.verify_context import Context
 from ptxtile.ir.verify_expressions import ExpressionVerifier
+from ptxtile.ir.verify_tensor_core_ops import TensorCoreOpVerifier
 from ptxtile.launch_record import TensorMapRecord
 
 MOST_ARRIVALS = (1 << 20) - 1
@@ -49,6 +50,8 @@ class GpuOpVerifier:
             PrefetchTensorMap: self._prefetch, FenceProxyAsync: self._fence, BarSync: self._bar_sync,
             FenceMbarrierInit: self._nothing, BulkCommitGroup: self._nothing,
         }  # fmt: skip
+        self.tensor_cores = TensorCoreOpVerifier(context, expressions, self.barrier)
+        self._rules |= self.tensor_cores.rules
 
     def check(self, node: GpuOp) -> None:
         rule = self._rules.get(type(node))
@@ -96,6 +99,8 @@ class GpuOpVerifier:
     def _tma_load(self, node: TmaLoad) -> None:
         self._tma(node)
         self.barrier(node)
+        if node.multicast is not None:
+            self.tensor_cores.multicast(node.multicast)
 
     def _tma(self, node: TmaLoad | TmaStore) -> None:
         record = self._map(node.tensor_map)

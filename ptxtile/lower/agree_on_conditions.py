@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from ptxtile.ir.buffers import Buffer, Scope, allocate
+from ptxtile.ir.effects import writes_global
 from ptxtile.ir.expressions import Const, Expr, Load, Unary, Var, constant, constant_value
 from ptxtile.ir.names import NameSupply
 from ptxtile.ir.program import Kernel, Program, TensorParameter
@@ -51,6 +52,7 @@ class _Unstable:
         self.groups = groups
         stores = [node for node in walk(kernel.body) if isinstance(node, Store)]
         self.written = {self._memory(s.buffer) for s in stores if s.buffer.scope is Scope.GLOBAL}
+        self.written |= {self._memory(b) for b in map(writes_global, walk(kernel.body)) if b is not None}
         self.names: set[str] = set()
         known = -1
         while self.written and known != len(self.names):

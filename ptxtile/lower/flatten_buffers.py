@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from ptxtile.ir.atomic_ops import Atomic
 from ptxtile.ir.buffers import Buffer, Scope
 from ptxtile.ir.expressions import Expr, Load, as_expr, cast, constant
 from ptxtile.ir.gpu_ops import TmaLoad, TmaStore
@@ -46,6 +47,11 @@ class _Flattening(ScopedRewriter):
 
     def rewrite_Store(self, node: Store) -> Statement:
         return copy_with(node, {"indices": (self._offset(node.buffer, node.indices),)})
+
+    def rewrite_Atomic(self, node: Atomic) -> Statement:
+        return copy_with(node, {"indices": (self._offset(node.buffer, node.indices),)})
+
+    rewrite_AtomicLoad = rewrite_AtomicStore = rewrite_Atomic
 
     def rewrite_For(self, node: For) -> Statement:
         """A pipelined loop that no pass has taken apart runs one iteration after the other."""

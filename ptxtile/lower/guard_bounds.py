@@ -12,6 +12,7 @@ from typing import Any
 
 from ptxtile.errors import Location, LoweringError
 from ptxtile.ir.analysis import Analyzer
+from ptxtile.ir.atomic_ops import Atomic, AtomicLoad, AtomicStore
 from ptxtile.ir.buffers import Buffer, Scope
 from ptxtile.ir.expressions import (
     Expr,
@@ -87,6 +88,25 @@ class _Guard(ScopedRewriter):
             return node
         condition = self.condition(node.buffer, node.indices, "write")
         return node if condition is None else If(condition, node, location=node.location)
+
+    def rewrite_Atomic(self, node: Atomic) -> Statement:
+        return self._atomic(node, node.result)
+
+    def rewrite_AtomicLoad(self, node: AtomicLoad) -> Statement:
+        return self._atomic(node, node.result)
+
+    def rewrite_AtomicStore(self, node: AtomicStore) -> Statement:
+        return self._atomic(node, None)
+
+    def _atomic(self, node: Atomic | AtomicLoad | AtomicStore, result: Buffer | None) -> Statement:
+        """Out of bounds nothing happens, and the value from before is 0."""
+        condition = self.condition(node.buffer, node.indices, "atomic access")
+        if condition is None:
+            return node
+        nothing = None
+        if result is not None:
+            nothing = Store(result, (), constant(0, result.dtype), location=node.location)
+        return If(condition, node, nothing, location=node.location)
 
     def condition(self, buffer: Buffer, indices: tuple[Expr, ...], what: str) -> Expr | None:
         """What still has to hold for the access to be in range; None if it is proven."""

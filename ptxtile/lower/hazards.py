@@ -93,7 +93,7 @@ class Comparisons:
 def need(pending: Pending, later: Access, overlaps: Comparisons) -> Need | None:
     """What ``later`` needs of ``pending``; None: nothing."""
     earlier = pending.access
-    if earlier.memory != later.memory or not (earlier.is_write or later.is_write):
+    if earlier.memory != later.memory or not (earlier.is_write or later.is_write) or earlier.commutes_with(later):
         return None
     anywhere = overlaps(earlier, later, pending.relation, False)
     if anywhere is Overlap.NONE:

@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from ptxtile.errors import Location, LoweringError
+from ptxtile.ir.atomic_ops import Atomic, AtomicStore
 from ptxtile.ir.buffers import Buffer, Scope, allocate
 from ptxtile.ir.expressions import Expr, Load, Var, as_expr, constant, logical_and
 from ptxtile.ir.layouts import Fragment
@@ -232,6 +233,12 @@ class _StoreOnce(Rewriter):
 
     def rewrite_Store(self, node: Store) -> Statement:
         return If(self.condition, node, location=node.location) if node.buffer.scope in MEMORY else node
+
+    def rewrite_Atomic(self, node: Atomic) -> Statement:
+        return If(self.condition, node, location=node.location)
+
+    def rewrite_AtomicStore(self, node: AtomicStore) -> Statement:
+        return If(self.condition, node, location=node.location)
 
 
 class _UnrollAxes(Rewriter):

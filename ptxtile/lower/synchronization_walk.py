@@ -25,6 +25,7 @@ from ptxtile.ir.access import (
 )
 from ptxtile.ir.buffers import Scope
 from ptxtile.ir.conflicts import Overlap, compare, repeats_conflict
+from ptxtile.ir.effects import is_atomic
 from ptxtile.ir.expressions import Expr
 from ptxtile.ir.program import Kernel
 from ptxtile.ir.statements import Break, Continue, For, If, Let, Seq, Specialized, Statement, While
@@ -87,6 +88,8 @@ class _Walker:
         self.scopes: list[_Scope] = []
         self.loops: list[_Loop] = []
         self.decided = False
+        self.decisions_made = 0
+        self.known_exits: dict[tuple[Path, int, frozenset[Pending]], State | None] = {}
         self.by_role: dict[str, dict[Access, None]] = {}
         self.role: str | None = None
 
@@ -170,12 +173,28 @@ class _Walker:
         trips = trip_count(node, context)
         self.scopes.append(_Scope(path, uniform))
         depth = len(self.scopes)
-        self._iterate(node, path, {}, inner, name, trips, reads)  # the hazards of the loop by itself come first
-        after = self._iterate(node, path, state, inner, name, trips, reads)
+        self._exits(node, path, {}, inner, name, trips, reads)  # the hazards of the loop by itself come first
+        after = self._exits(node, path, state, inner, name, trips, reads)
         self.scopes.pop()
         if trips is None or trips == 0 or isinstance(node, While):
             after = joined(state, after)
         return None if after is None else hazards.leaving(after, depth, name)
+
+    def _exits(
+        self,
+        node: For | While,
+        path: Path,
+        state: State,
+        context: Context,
+        name: str,
+        trips: int | None,
+        reads: list[Access],
+    ) -> State | None:
+        """:meth:`_iterate`, walked once for each state at the entry: nested loops would double the work at each depth."""
+        key = (path, self.decisions_made, frozenset(state))
+        if key not in self.known_exits:
+            self.known_exits[key] = self._iterate(node, path, state, context, name, trips, reads)
+        return self.known_exits[key]
 
     def _iterate(
         self,
@@ -210,7 +229,10 @@ class _Walker:
     def _is_unit(self, node: For | While, path: Path, context: Context) -> bool:
         """Whether the loop can be taken as one access of each thread: nothing inside it needs a barrier inside it."""
         if path not in self.facts.units:
-            simple = not any(isinstance(n, (gpu_ops.GpuOp, Specialized)) for n in statements_in(node))
+            simple = not any(
+                isinstance(n, Specialized) or (isinstance(n, gpu_ops.GpuOp) and not is_atomic(n))
+                for n in statements_in(node)
+            )
             free = isinstance(node, For) and node.option("independent") is True
             self.facts.units[path] = simple and (free or not self._conflicts_inside(self._events(node, path, context)))
         return self.facts.units[path]
@@ -344,7 +366,7 @@ class _Walker:
             return
         for position, a in enumerate(events):
             for b in events[position + 1 :]:
-                if a.asynchronous or b.asynchronous or a.storage.scope is Scope.BARRIER:
+                if a.asynchronous or b.asynchronous or a.storage.scope is Scope.BARRIER or (a.atomic and b.atomic):
                     continue
                 overlap = compare(a, b)
                 if overlap is Overlap.CERTAIN:
@@ -378,6 +400,7 @@ class _Walker:
         decision = self.result.decisions.setdefault(place, Decision())
         added = decision.add(wanted, pending.access, later)
         self.decided |= added
+        self.decisions_made += added
         return added
 
     def _impossible(self, overlap: Overlap, earlier: Access, later: Access, why: str) -> None:
@@ -387,6 +410,7 @@ class _Walker:
         trusted = overlap is Overlap.POSSIBLE and (
             earlier.asynchronous or later.asynchronous or earlier.storage.scope is Scope.GLOBAL
         )
+        trusted |= bool(earlier.atomic and later.atomic)  # single threads that talk to each other
         if trusted:
             self.result.notes[text] = later.location or earlier.location
             return

@@ -2,7 +2,8 @@
 
 A value is *thread-dependent* when it is computed from the thread index, from a thread-private buffer that was given such a
 value (or written under a condition that is thread-dependent), or read from memory at a thread-dependent address. Everything
-else (block indices, symbols, constants, loops over them, memory read at a uniform address) is uniform: all threads agree.
+else (block indices, symbols, constants, loops over them, memory read at a uniform address, the result of an atomic operation
+that the block does once) is uniform: all threads agree.
 This is the tile-level question; where a barrier may stand in the lowered program is :mod:`ptxtile.lower.uniformity`.
 """
 
@@ -11,7 +12,9 @@ from __future__ import annotations
 from typing import Any
 
 from ptxtile.ir.buffers import Scope
+from ptxtile.ir.effects import is_atomic, private_results
 from ptxtile.ir.expressions import Expr, Load, Var
+from ptxtile.ir.gpu_ops import GpuOp
 from ptxtile.ir.program import Kernel
 from ptxtile.ir.rewrite import children, walk
 from ptxtile.ir.statements import Break, Continue, For, If, Let, ParallelFor, Statement, Store, While
@@ -69,6 +72,11 @@ class ThreadDependence:
             uniform = self.is_uniform(node.value) and all(self.is_uniform(index) for index in node.indices)
             if node.buffer.scope in _PRIVATE and (divergent or not uniform):
                 self._mark(node.buffer.storage.name)
+        elif isinstance(node, GpuOp):
+            operands = (child for child in children(node) if isinstance(child, Expr))
+            if divergent or not is_atomic(node) or not all(self.is_uniform(operand) for operand in operands):
+                for buffer in private_results(node):
+                    self._mark(buffer.storage.name)
         elif isinstance(node, ParallelFor):
             # Each thread runs other iterations, so the loop variables and all that is written under them vary.
             for var in node.vars:

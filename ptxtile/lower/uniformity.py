@@ -10,8 +10,10 @@ from __future__ import annotations
 
 from ptxtile.ir.access import Context, inlined, statements_in
 from ptxtile.ir.buffers import Scope
+from ptxtile.ir.effects import is_atomic, private_results, writes_global
 from ptxtile.ir.enumeration import NotEnumerable, evaluate
 from ptxtile.ir.expressions import Expr, Load, Var
+from ptxtile.ir.gpu_ops import GpuOp
 from ptxtile.ir.program import Kernel
 from ptxtile.ir.rewrite import children, walk
 from ptxtile.ir.statements import Break, Continue, For, If, Let, Role, Seq, Specialized, Statement, Store, While
@@ -28,6 +30,7 @@ class Uniformity:
         self._written_in_roles: set[str] = set()
         stores = (node for node in statements_in(kernel.body) if isinstance(node, Store))
         written = [store.buffer for store in stores if store.buffer.scope is Scope.GLOBAL]
+        written += [buffer for buffer in map(writes_global, statements_in(kernel.body)) if buffer is not None]
         self._written = {context.memories.get(b.storage.name, b.storage.name) for b in written}
         known = -1
         while known != len(self._varying):
@@ -96,6 +99,10 @@ class Uniformity:
             case Store(buffer, indices, value) if buffer.scope in _PRIVATE:
                 if not uniform or not all(self.holds_for(e, context) for e in (*indices, value)):
                     self._varying.add(buffer.storage.name)
+            case GpuOp():
+                operands = [child for child in children(node) if isinstance(child, Expr)]
+                agree = uniform and not is_atomic(node) and all(self.holds_for(e, context) for e in operands)
+                self._varying |= set() if agree else {buffer.storage.name for buffer in private_results(node)}
             case For(var, _, _, _, _, body):
                 if not self.loop_is_uniform(node, context):
                     uniform = False
@@ -115,6 +122,7 @@ class Uniformity:
     def _mark_role(self, role: Role, context: Context, uniform: bool) -> None:
         stores = (n for n in statements_in(role.body) if isinstance(n, Store) and n.buffer.scope in _PRIVATE)
         self._written_in_roles |= {store.buffer.storage.name for store in stores}
+        self._written_in_roles |= {b.storage.name for n in statements_in(role.body) for b in private_results(n)}
         self._mark(role.body, context.for_threads(role.first_thread, role.threads), uniform)
 
 

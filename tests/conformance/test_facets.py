@@ -31,7 +31,8 @@ from tests.conformance.cases import PROGRAMS, Case, load, program_names
 from tests.conformance.values import ARITHMETIC, SMALL_FLOATS
 
 OPS = tuple(cls for cls in op_classes().values() if issubclass(cls, gpu_ops.GpuOp))
-STATEMENTS = tuple(cls for cls in STAGES["gpu"].statements if cls not in OPS)
+STATEMENTS = tuple(sorted(STAGES["gpu"].statements - set(OPS), key=lambda cls: cls.__name__))
+"""In one order: the workers of pytest-xdist must collect the same list."""
 EXPRESSIONS = tuple(cls for cls in vars(expressions).values()
                     if isinstance(cls, type) and issubclass(cls, Expr) and cls is not Expr)  # fmt: skip
 

@@ -195,7 +195,8 @@ def test_a_box_that_starts_inside_a_16_byte_unit_is_refused(column: int) -> None
 
 def test_a_store_may_not_start_before_the_tensor() -> None:
     """An H200 stops with an illegal instruction; a load from there gives zeros."""
-    tensors = {"A": torch.zeros(512), "B": torch.zeros(512)}
+    tensors = {"source": torch.zeros(512), "target": torch.zeros(512)}
+    tensors["dump"] = torch.zeros(prod(small().box) * 4, dtype=torch.uint8)
     sim.run(copy_program(small(), (512,), [-4, -1], [0, 0]), tensors, {})
     for before in ([-4, 0], [0, -1]):
         with pytest.raises(SimulationError, match="before the tensor"):

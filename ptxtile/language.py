@@ -14,6 +14,19 @@ from ptxtile.frontend.allocation import (
     view,
 )
 from ptxtile.frontend.annotations import Buffer, StridedTensor, Tensor, const, dynamic, symbolic
+from ptxtile.frontend.atomics import (
+    atomic_add,
+    atomic_addx2,
+    atomic_addx4,
+    atomic_and,
+    atomic_exchange,
+    atomic_load,
+    atomic_max,
+    atomic_min,
+    atomic_or,
+    atomic_store,
+    atomic_xor,
+)
 from ptxtile.frontend.dtypes import DATA_TYPES as _DATA_TYPES
 from ptxtile.frontend.dtypes import DataType as dtype
 from ptxtile.frontend.functions import macro, prim_func
@@ -103,6 +116,7 @@ from ptxtile.frontend.mathematics import max_ as max
 from ptxtile.frontend.mathematics import min_ as min
 from ptxtile.frontend.mathematics import pow_ as pow
 from ptxtile.frontend.mathematics import round_ as round
+from ptxtile.frontend.gemm import GemmWarpPolicy, gemm
 from ptxtile.frontend.tile_operations import clear, copy, fill
 from ptxtile.frontend.tile_operations import print_ as print
 from ptxtile.frontend.unavailable import refuse as _refuse
@@ -127,7 +141,8 @@ def __getattr__(name: str) -> Any:
 __all__ = [
     "Buffer", "Kernel", "Parallel", "Pipelined", "Select", "Serial", "StridedTensor", "Tensor", "Unroll",
     "Vectorized", "abs", "acos", "align_up", "alloc_fragment", "alloc_local", "alloc_shared", "alloc_var", "asin",
-    "atan", "atan2", "bfloat16", "bitwise_and", "bitwise_not", "bitwise_or", "bitwise_xor", "bool", "cast", "cdiv",
+    "atan", "atan2", "atomic_add", "atomic_addx2", "atomic_addx4", "atomic_and", "atomic_exchange", "atomic_load",
+    "atomic_max", "atomic_min", "atomic_or", "atomic_store", "atomic_xor", "bfloat16", "bitwise_and", "bitwise_not", "bitwise_or", "bitwise_xor", "bool", "cast", "cdiv",
     "ceil", "ceildiv", "clamp", "clear", "clz", "const", "copy", "cos", "cosh", "double", "dtype", "dynamic",
     "empty", "erf", "exp", "exp10", "exp2", "expm1", "fabs", "fill", "float", "float16", "float32", "float4_e2m1fn",
     "float64", "float8_e4m3", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "floor", "floordiv", "floormod",

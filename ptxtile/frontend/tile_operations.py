@@ -109,7 +109,14 @@ def _match(source: _Side, destination: _Side) -> tuple[Region, Region]:
     return _fitted(source, ones, destination), _fitted(destination, (1,), source)
 
 
-def _outside_parallel(tracer: Tracer, what: str) -> None:
+def matched_regions(tracer: Tracer, source: Any, destination: Any, what: str) -> tuple[Region, Region]:
+    """Regions of equal extents of the two arguments of a tile operation, the source first."""
+    second = _side(tracer, destination, f"the destination of {what}")
+    return _match(_side(tracer, source, f"the source of {what}"), second)
+
+
+def outside_parallel(tracer: Tracer, what: str) -> None:
+    """Refuses a tile operation inside of T.Parallel."""
     if tracer.parallel_depth:
         raise TraceError(
             f"{what} inside of T.Parallel", location=user_location(), got="a tile operation in one element's iteration",
@@ -133,7 +140,7 @@ def copy(
     Reads outside of the source give 0, writes outside of the destination are dropped.
     """
     tracer = kernel_tracer("T.copy")
-    _outside_parallel(tracer, "T.copy")
+    outside_parallel(tracer, "T.copy")
     if eviction_policy is not None and eviction_policy not in _EVICTION_POLICIES:
         raise TraceError(
             "eviction_policy of T.copy", location=user_location(), expected=" or ".join(_EVICTION_POLICIES),
@@ -149,7 +156,8 @@ def copy(
     tracer.emit(statement)
 
 
-def _target(tracer: Tracer, value: Any, what: str) -> Region:
+def whole_region(tracer: Tracer, value: Any, what: str) -> Region:
+    """The region that a buffer, a slice or an element names, with its own extents."""
     side = _side(tracer, value, what)
     if side.extents is None:
         if side.whole:
@@ -163,12 +171,12 @@ def _target(tracer: Tracer, value: Any, what: str) -> Region:
 def fill(buffer: Any, value: Any, annotations: Any = None) -> None:
     """Sets every element of a buffer or region to ``value``, cast to its dtype."""
     tracer = kernel_tracer("T.fill")
-    _outside_parallel(tracer, "T.fill")
+    outside_parallel(tracer, "T.fill")
     if isinstance(buffer, Local):
         buffer.store(value)
         return
     stored = value.expr if isinstance(value, Value) else value
-    region = _target(tracer, buffer, "the argument of T.fill")
+    region = whole_region(tracer, buffer, "the argument of T.fill")
     expr = operations.converted(Value(stored) if isinstance(stored, Expr) else stored, region.buffer.dtype)
     tracer.emit(Fill(region, expr, location=user_location()))
 

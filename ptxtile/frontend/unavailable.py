@@ -14,11 +14,11 @@ _CPP_SOURCE = frozenset((
     "call_llvm_intrin", "call_llvm_pure_intrin", "annotate_compile_flags", "call_intrin",
 ))  # fmt: skip
 _LATER = frozenset((
-    "gemm", "gemm_sp", "gemm_blockscaled", "wgmma_gemm", "tcgen05_gemm", "GemmWarpPolicy", "reduce", "reduce_sum",
+    "gemm_sp", "gemm_blockscaled", "wgmma_gemm", "tcgen05_gemm", "reduce", "reduce_sum",
     "reduce_max", "reduce_min", "reduce_abssum", "reduce_absmax", "reduce_bitand", "reduce_bitor", "reduce_bitxor",
     "cumsum", "cummax", "any_of", "all_of", "warp_reduce_sum", "warp_reduce_max", "warp_reduce_min",
-    "warp_reduce_bitand", "warp_reduce_bitor", "finalize_reducer", "alloc_reducer", "atomic_add", "atomic_addx2",
-    "atomic_addx4", "atomic_max", "atomic_min", "atomic_or", "atomic_load", "atomic_store", "alloc_barrier",
+    "warp_reduce_bitand", "warp_reduce_bitor", "finalize_reducer", "alloc_reducer",
+    "alloc_barrier",
     "alloc_cluster_barrier", "alloc_global", "alloc_tmem", "async_copy", "tma_copy", "copy_cluster", "im2col",
     "c2d_im2col", "transpose", "Persistent", "sync_threads", "sync_warp", "sync_grid", "shfl_sync", "shfl_xor",
     "shfl_up", "shfl_down", "any_sync", "all_sync", "ballot", "ballot_sync", "activemask", "match_any_sync",

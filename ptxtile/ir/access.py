@@ -139,10 +139,11 @@ def _conjuncts(condition: Expr) -> Iterator[Expr]:
 class Access:
     """One read or write in the program text; compared by identity.
 
-    ``index``: in elements, scalar definitions filled in; None: anywhere in the storage. ``asynchronous``: by the TMA
-    engine on behalf of the issuing threads. ``retired_by``: the shared storage whose waits (``retires``) complete an
-    asynchronous access. ``atomic``: the operator of an atomic operation, ``load`` or ``store``. ``box``: of a TMA access to global memory, (coordinate, extent) for each dimension of its
-    tensor map.
+    ``index``: in elements, scalar definitions filled in; None: anywhere in the storage. ``asynchronous``: by ``engine``
+    (``tma``, ``wgmma``, ``cp_async``) on behalf of the issuing threads. ``retired_by``: the shared storage whose waits
+    (``retires``) complete an asynchronous access. ``box``: of a TMA access to global memory, (coordinate, extent) for
+    each dimension of its tensor map. ``atomic``: the operator of an atomic operation, ``load`` or ``store``.
+    ``by_warpgroups``: done for a warpgroup as soon as one of its threads says so.
     """
 
     storage: Storage
@@ -156,6 +157,9 @@ class Access:
     location: Location | None = None
     box: tuple[tuple[Expr, int], ...] = ()
     atomic: str = ""
+    engine: str = "tma"
+    by_warpgroups: bool = False
+    twins: list[Access] = field(default_factory=list, repr=False)
     footprints: dict[frozenset[str], object] = field(default_factory=dict, repr=False)
     masks: list[tuple[int, bool]] = field(default_factory=list, repr=False)
 
@@ -163,6 +167,18 @@ class Access:
         """Whether the two are parts of atomic operations that leave the same value in any order."""
         same = self.atomic == other.atomic and self.element_bits == other.element_bits
         return same and self.atomic in COMMUTATIVE
+
+    @property
+    def in_async_proxy(self) -> bool:
+        """cp.async belongs to the generic proxy (PTX ISA, «Memory Consistency Model», proxies)."""
+        return self.asynchronous and self.engine != "cp_async"
+
+    def completed(self) -> Access:
+        """What this access of wgmma or cp.async counts as after its wait: an ordinary one of the same threads."""
+        if not self.twins:
+            by_warpgroups = self.engine == "wgmma"
+            self.twins.append(replace(self, asynchronous=False, by_warpgroups=by_warpgroups, twins=[], masks=[]))
+        return self.twins[0]
 
     @property
     def memory(self) -> str:
@@ -330,6 +346,29 @@ def _atomic_accesses(node: Atomic | AtomicLoad | AtomicStore, context: Context) 
             )  # fmt: skip
 
 
+def _matrix_accesses(node: gpu_ops.GpuOp, context: Context) -> Iterator[Access]:
+    """ldmatrix and stmatrix: rows of 16 bytes, whose addresses may be of any thread of the warp. wgmma: anywhere in its
+    operands. cp.async: both of its sides."""
+    if isinstance(node, (LoadMatrix, StoreMatrix)):
+        writes = isinstance(node, StoreMatrix)
+        place = inlined(node.offset, context)
+        if node.count < 4 and place is not None:  # the other threads' addresses do not count
+            gives = compare("lt", Var(context.thread, int32) % WARP, 8 * node.count)
+            context = context.with_condition(gives)
+        element = node.shared.dtype.bits * node.shared.dtype.lanes
+        yield Access(node.shared.storage, writes, place, element, 128, context, location=node.location)
+    elif isinstance(node, Wgmma):
+        for buffer in (node.shared_a, node.shared_b):
+            if buffer is not None:
+                yield Access(buffer.storage, False, None, 8, 8, context, True, buffer.storage.name, node.location,
+                             engine="wgmma")  # fmt: skip
+    elif isinstance(node, CpAsync):
+        for buffer, index, writes in ((node.source, node.index, False), (node.shared, node.offset, True)):
+            element = buffer.dtype.bits * buffer.dtype.lanes
+            yield Access(buffer.storage, writes, inlined(index, context), element, 8 * node.bytes, context, True,
+                         node.shared.storage.name, node.location, engine="cp_async")  # fmt: skip
+
+
 def operation_accesses(node: gpu_ops.GpuOp, context: Context) -> Iterator[Access]:
     """The accesses of one GPU op. Barrier objects are written by their initialisation and read by every other use."""
     for child in children(node):
@@ -338,6 +377,7 @@ def operation_accesses(node: gpu_ops.GpuOp, context: Context) -> Iterator[Access
     if isinstance(node, ATOMIC_OPS):
         yield from _atomic_accesses(node, context)
         return
+    yield from _matrix_accesses(node, context)
     barrier, index = getattr(node, "barrier", None), getattr(node, "index", None)
     if isinstance(barrier, Buffer) and isinstance(index, Expr):
         initialises = isinstance(node, gpu_ops.MbarrierInit)

@@ -8,12 +8,12 @@ from ptxtile.ir.atomic_ops import Atomic, AtomicLoad, AtomicStore
 from ptxtile.ir.buffers import Buffer, Scope
 from ptxtile.ir.gpu_ops import GpuOp
 
-_RESULT_FIELDS = ("result", "results", "destination")
+_RESULT_FIELDS = ("result", "results", "destination", "accumulator", "accumulators")
 _PRIVATE = (Scope.LOCAL, Scope.REGISTER, Scope.FRAGMENT)
 
 
 def private_results(node: Any) -> tuple[Buffer, ...]:
-    """The thread's own buffers that ``node``, a GPU op, writes: its fields ``result``, ``results`` or ``destination``."""
+    """The thread's own buffers that ``node``, a GPU op, writes: its results, destination or accumulators."""
     if not isinstance(node, GpuOp):
         return ()
     found: list[Buffer] = []

@@ -25,7 +25,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ptxtile.ir.types import DType, Kind, bool_, int32, int64
+from ptxtile.ir.types import DType, Kind, bool_, int32, int64, uint32
 
 if TYPE_CHECKING:
     from ptxtile.ir.buffers import Buffer

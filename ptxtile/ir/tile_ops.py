@@ -63,6 +63,36 @@ class TmaCopy(Statement):
     index: Expr
 
 
+class GemmPath(Enum):
+    """How a gemm is carried out, chosen by ``select_gemm_paths``; from then on a constraint."""
+
+    WGMMA = "wgmma"
+    MMA = "mma"
+    FMA = "fma"
+
+
+@dataclass(frozen=True, slots=True)
+class Gemm(Statement):
+    """``accumulator (+)= op(a) · op(b)``, of synchronous meaning, by all threads of the group together.
+
+    ``a``: shared, M×K (K×M with ``transpose_a``); ``b``: shared, K×N (N×K with ``transpose_b``); leading dimensions of
+    extent 1 select a stage. ``accumulator``: a fragment M×N; once loops are lowered, its registers. ``clear``: start from 0
+    instead of the accumulator. ``policy``: how warps (or warpgroups) share M and N: square, full_row (M only) or full_col.
+    """
+
+    a: Region
+    b: Region
+    accumulator: Region
+    m: int
+    n: int
+    k: int
+    transpose_a: bool = False
+    transpose_b: bool = False
+    clear: bool = False
+    policy: str = "square"
+    path: GemmPath | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Fill(Statement):
     """Sets every element of the region to ``value`` (of the buffer's dtype)."""

@@ -78,6 +78,19 @@
     aligned, when the offset is constant.
 36. Groups left pending are not negative; a proxy fence is for ``shared`` or ``global``.
 
+*Host.*
+
+37. A tensor map has rank 1 to 5, a box of 1 to 256 a side, whose innermost side is a multiple of 16 bytes and no longer
+    than the swizzle span; the swizzle is 0, 32, 64 or 128 bytes; constant strides and the offset are multiples of 16
+    bytes.
+38. A kernel has 1 to 1024 threads, a grid of three int32 or int64 sizes, positive clusters, int32 indices.
+39. A launch record fits its program: the same arguments, allocations, returns and tensor maps in the same order, a
+    launch for each kernel with its threads and shared bytes, parameters that exist, symbols that the program knows.
+40. A kernel's parameters hold everything that its body uses: tensors, tensor maps, symbols and scalars.
+41. Returned names are tensors of the program; facts are about known integers, with a positive divisor and lower ≤
+    upper.
+42. The program's stage is one of :data:`STAGES`.
+
 *Tensor cores, asynchronous copies, clusters, warps.*
 
 43. ldmatrix and stmatrix move 1, 2 or 4 matrices between a SHARED buffer and a REGISTER buffer of 8-, 16- or 32-bit
@@ -93,18 +106,12 @@
 48. A shuffle is of one value of 8 to 64 bits, in segments of a power of two up to 32; the result of a shuffle, vote or
     election goes to a REGISTER or LOCAL buffer of its type.
 
-*Host.*
+*Atomic operations.*
 
-37. A tensor map has rank 1 to 5, a box of 1 to 256 a side, whose innermost side is a multiple of 16 bytes and no longer
-    than the swizzle span; the swizzle is 0, 32, 64 or 128 bytes; constant strides and the offset are multiples of 16
-    bytes.
-38. A kernel has 1 to 1024 threads, a grid of three int32 or int64 sizes, positive clusters, int32 indices.
-39. A launch record fits its program: the same arguments, allocations, returns and tensor maps in the same order, a
-    launch for each kernel with its threads and shared bytes, parameters that exist, symbols that the program knows.
-40. A kernel's parameters hold everything that its body uses: tensors, tensor maps, symbols and scalars.
-41. Returned names are tensors of the program; facts are about known integers, with a positive divisor and lower ≤
-    upper.
-42. The program's stage is one of :data:`STAGES`.
+49. An atomic operation is on GLOBAL or SHARED memory of whole bytes, with a memory order that it can have; ``add``, ``min``
+    and ``max`` are for numbers, ``and``, ``or`` and ``xor`` for integers and bools. Only additions of float32, float16 and
+    bfloat16 in global memory take vectors, of up to 16 bytes. The value from before goes to a LOCAL or REGISTER buffer that
+    holds it.
 
 Sources: PTX ISA (mbarrier 9.7.13.15, bar 9.7.13.1, cp.async.bulk.tensor 9.7.9.27, setmaxnreg 9.7.20.5); CUDA driver
 API, cuTensorMapEncodeTiled. mma 9.7.14.5, wgmma 9.7.15, cp.async 9.7.9.25, shfl 9.7.9.6.

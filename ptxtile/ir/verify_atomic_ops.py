@@ -1,4 +1,4 @@
-"""The verifier's rules for atomic operations (invariant 43 of :mod:`ptxtile.ir.verifier`)."""
+"""The verifier's rules for atomic operations (invariant 49 of :mod:`ptxtile.ir.verifier`)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ptxtile.ir.types import DType
 from ptxtile.ir.verify_context import Context
 from ptxtile.ir.verify_expressions import ExpressionVerifier
 
-INVARIANT = 43
+INVARIANT = 49
 
 
 class AtomicOpVerifier:

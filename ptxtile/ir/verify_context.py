@@ -40,7 +40,7 @@ _ROLES = frozenset({statements.Specialized, statements.Role})
 _GPU_OPS = frozenset(cls for cls in op_classes().values() if issubclass(cls, gpu_ops.GpuOp))
 _USER_OPS = frozenset(ATOMIC_OPS)
 """GPU ops that users write themselves, legal from the start."""
-_TILE = _CONTROL | _USER_OPS | {statements.View, statements.ParallelFor, tile_ops.Copy, tile_ops.Fill}
+_TILE = _CONTROL | _USER_OPS | {statements.View, statements.ParallelFor, tile_ops.Copy, tile_ops.Fill, tile_ops.Gemm}
 _ON_CHIP = frozenset({Scope.SHARED, Scope.LOCAL, Scope.REGISTER, Scope.BARRIER})
 
 STAGES: dict[str, Stage] = {

@@ -24,6 +24,7 @@ from ptxtile.ir.gpu_ops import (
     TmaStore,
 )
 from ptxtile.ir.types import int32
+from ptxtile.ir.verify_atomic_ops import AtomicOpVerifier
 from ptxtile.ir.verify_context import Context
 from ptxtile.ir.verify_expressions import ExpressionVerifier
 from ptxtile.ir.verify_tensor_core_ops import TensorCoreOpVerifier
@@ -52,6 +53,7 @@ class GpuOpVerifier:
         }  # fmt: skip
         self.tensor_cores = TensorCoreOpVerifier(context, expressions, self.barrier)
         self._rules |= self.tensor_cores.rules
+        self._rules |= AtomicOpVerifier(context, expressions).rules()
 
     def check(self, node: GpuOp) -> None:
         rule = self._rules.get(type(node))

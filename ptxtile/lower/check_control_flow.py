@@ -13,12 +13,12 @@ from ptxtile.ir.expressions import Expr
 from ptxtile.ir.program import Program
 from ptxtile.ir.rewrite import children
 from ptxtile.ir.statements import For, If, ParallelFor, While
-from ptxtile.ir.tile_ops import Copy, Fill
+from ptxtile.ir.tile_ops import Copy, Fill, Gemm
 from ptxtile.lower.options import Options
 from ptxtile.lower.thread_dependence import ThreadDependence
 from ptxtile.target import Target
 
-_TILE_OPERATIONS = {Copy: "copy", Fill: "fill", ParallelFor: "T.Parallel loop"}
+_TILE_OPERATIONS = {Copy: "copy", Fill: "fill", ParallelFor: "T.Parallel loop", Gemm: "gemm"}
 
 
 def run(program: Program, target: Target, options: Options) -> Program:

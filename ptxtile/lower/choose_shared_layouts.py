@@ -16,13 +16,14 @@ from ptxtile.ir.bank_conflicts import bank_conflicts
 from ptxtile.ir.buffers import Buffer, Scope
 from ptxtile.ir.enumeration import NotEnumerable, evaluate
 from ptxtile.ir.expressions import Load, constant_value
-from ptxtile.ir.layouts import TMA_SWIZZLES, Layout, SharedLayout
+from ptxtile.ir.layouts import SharedLayout
 from ptxtile.ir.program import Kernel, Program, Why
 from ptxtile.ir.rewrite import Rewriter, children, walk
 from ptxtile.ir.statements import Allocate, For, Let, Role, Statement, Store, View
-from ptxtile.ir.tile_ops import Copy, Region, TmaCopy
+from ptxtile.ir.tile_ops import Copy, Gemm, GemmPath, Region, TmaCopy
 from ptxtile.lower.options import Options
 from ptxtile.lower.select_paths import MAXIMUM_BOX
+from ptxtile.lower.shared_columns import columns_of_boxes, operand_layout
 from ptxtile.target import Target
 
 WARP = 32
@@ -36,7 +37,14 @@ def run(program: Program, target: Target, options: Options) -> Program:
         chosen: dict[str, Buffer] = {}
         accesses = list(_accesses(kernel))
         moved_by_tma = _tma_regions(kernel.body)
+        operands = _wgmma_operands(kernel.body)
         for buffer in _candidates(kernel.body):
+            if buffer.name in operands:
+                layout = operand_layout(buffer)
+                chosen[buffer.name] = _with_layout(buffer, layout)
+                decision = f"columns of boxes, swizzle {layout.span}"
+                why.append(Why("choose_shared_layouts", buffer.name, decision, "an operand of wgmma", kernel.location))
+                continue
             mine = [access for access in accesses if access.buffer.name == buffer.name]
             layout, reason = _choose(buffer, mine, [r for r in moved_by_tma if r.buffer.name == buffer.name])
             if layout is not None:
@@ -91,6 +99,11 @@ def _tma_regions(body: Statement) -> list[Region]:
     """The regions of shared memory that TMA copies fill or read."""
     found = [node.destination for node in walk(body) if isinstance(node, TmaCopy)]
     return found + [node.source for node in walk(body) if isinstance(node, Copy)]
+
+
+def _wgmma_operands(body: Statement) -> set[str]:
+    gemms = [node for node in walk(body) if isinstance(node, Gemm) and node.path is GemmPath.WGMMA]
+    return {region.buffer.name for gemm in gemms for region in (gemm.a, gemm.b)}
 
 
 def _choose(buffer: Buffer, accesses: list[_Access], regions: list[Region]) -> tuple[SharedLayout | None, str]:
@@ -177,22 +190,3 @@ def _access(node: Load | Store, values: dict[str, Any], times: int) -> _Access |
     except NotEnumerable:
         return None
     return _Access(node.buffer, indices, lanes // node.buffer.dtype.lanes, times)
-
-
-def columns_of_boxes(buffer: Buffer, columns: int, span: int = 0, spans_outer: bool = False) -> SharedLayout:
-    """The last dimension in boxes of ``columns`` elements; inside a box the last but one dimension steps by ``columns``.
-
-    Dimensions further out keep whole matrices apart; with ``spans_outer`` they lie inside of the boxes, as TMA writes them
-    when a box reaches over several matrices. ``span``: the swizzle in bytes.
-    """
-    *outer, last = buffer.static_shape
-    boxes = last // columns
-    rows = outer[-1] if outer else 1
-    strides: list[int] = [columns] if outer else []
-    running = rows * (columns if spans_outer else last)
-    for size in reversed(outer[:-1]):
-        strides.insert(0, running)
-        running *= size
-    shape = (*outer, (boxes, columns))
-    box_stride = running if spans_outer else rows * columns
-    return SharedLayout(Layout(shape, (*strides, (box_stride, 1))), TMA_SWIZZLES[span], buffer.dtype.itemsize)

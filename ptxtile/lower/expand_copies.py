@@ -1,6 +1,6 @@
-"""Copies on the vector path and fills become parallel loops over their elements.
+"""Copies on the vector path, fills and gemms without tensor cores become parallel loops over their elements.
 
-Input: async stage. Output: async stage whose only tile operations are ParallelFor, TmaCopy and Copy with path TMA_STORE.
+Input: async stage. Output: async stage whose only tile operations are ParallelFor, TmaCopy, Copy with path TMA_STORE and Gemm on tensor cores.
 The loop's layout, vector width and guards are the business of later passes, the same as for a user's T.Parallel.
 """
 
@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ptxtile.ir.expressions import Expr, Var, as_expr, cast, constant_value, load
+from ptxtile.ir.expressions import Expr, Var, as_expr, cast, constant, constant_value, load
 from ptxtile.ir.names import NameSupply
 from ptxtile.ir.program import Program
 from ptxtile.ir.rewrite import Rewriter
-from ptxtile.ir.statements import ParallelFor, Statement, Store
-from ptxtile.ir.tile_ops import Copy, CopyPath, Fill, Region
+from ptxtile.ir.statements import For, LoopKind, ParallelFor, Statement, Store, seq
+from ptxtile.ir.tile_ops import Copy, CopyPath, Fill, Gemm, GemmPath, Region
 from ptxtile.ir.types import int32
 from ptxtile.lower.options import Options
 from ptxtile.target import Target
@@ -46,6 +46,21 @@ class _Expander(Rewriter):
         body = Store(fill.destination.buffer, indices, fill.value, location=fill.location)
         return ParallelFor(loop_vars, extents, body, location=fill.location)
 
+    def rewrite_Gemm(self, gemm: Gemm) -> Statement:
+        """The path without tensor cores: every element of the tile sums its products in order of k."""
+        if gemm.path is not GemmPath.FMA:
+            return gemm
+        i, j, k = (Var(self.names.fresh(base), int32) for base in ("i", "j", "k"))
+        c, dtype = gemm.accumulator, gemm.accumulator.buffer.dtype
+        a = load(gemm.a.buffer, matrix_indices(gemm.a, *((k, i) if gemm.transpose_a else (i, k))))
+        b = load(gemm.b.buffer, matrix_indices(gemm.b, *((j, k) if gemm.transpose_b else (k, j))))
+        here = matrix_indices(c, i, j)
+        product = cast(a, dtype) * cast(b, dtype)
+        add = Store(c.buffer, here, load(c.buffer, here) + product, location=gemm.location)
+        first = Store(c.buffer, here, constant(0, dtype), location=gemm.location) if gemm.clear else None
+        sums = For(k, constant(0), constant(gemm.k), 1, LoopKind.SERIAL, add, location=gemm.location)
+        return ParallelFor((i, j), (gemm.m, gemm.n), seq(first, sums), location=gemm.location)
+
     def _domain(self, region: Region) -> tuple[tuple[Var, ...], tuple[int, ...]]:
         extents = region.dense_extents or (1,)
         return tuple(Var(self.names.fresh(f"c{k}"), int32) for k in range(len(extents))), extents
@@ -63,3 +78,13 @@ def region_indices(region: Region, loop_vars: tuple[Var, ...]) -> tuple[Expr, ..
             var = remaining.pop(0)
             indices.append(var if constant_value(start) == 0 else start + cast(var, start.dtype))
     return tuple(indices)
+
+
+def matrix_indices(region: Region, row: Expr, column: Expr) -> tuple[Expr, ...]:
+    """The element of a matrix operand; dimensions in front of its last two select it from a stack."""
+    *outer, first_row, first_column = (as_expr(start) for start in region.starts)
+
+    def moved(start: Expr, by: Expr) -> Expr:
+        return by if constant_value(start) == 0 else start + by
+
+    return (*outer, moved(first_row, row), moved(first_column, column))

@@ -14,10 +14,15 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ptxtile.errors import LoweringError
+from ptxtile.ir.effects import private_results
 from ptxtile.ir.layouts import Fragment, linear_fragment, replicated_fragment
 from ptxtile.ir.names import NameSupply
 from ptxtile.ir.program import Kernel, Program, Why
+from ptxtile.ir.rewrite import walk
+from ptxtile.ir.tile_ops import Gemm
+from ptxtile.ir.rewrite import walk
 from ptxtile.lower.fragment_maps import FragmentAccess, project, pull_back, register_map
+from ptxtile.lower.gemm_geometry import accumulator_fragment
 from ptxtile.lower.options import Options
 from ptxtile.lower.parallel_loops import LoopCollection, ParallelLoop, collect_loops
 from ptxtile.lower.stage_fragments import Exchange, apply_layouts
@@ -51,6 +56,9 @@ class _Inference:
 
     def solve(self) -> None:
         threads = self.kernel.user_threads or self.kernel.threads
+        for gemm in (node for node in walk(self.kernel.body) if isinstance(node, Gemm)):
+            assert gemm.path is not None, "select_gemm_paths runs before"
+            self._fix_accumulator(gemm, accumulator_fragment(gemm, threads, gemm.path))
         for name, buffer in self.scalars.items():
             self.fragments[name] = replicated_fragment(buffer.static_shape, threads)
         widths = _shared_widths(self.loops)
@@ -60,14 +68,24 @@ class _Inference:
             for access in entry.accesses:
                 self._settle(entry, access, layout)
 
+    def _fix_accumulator(self, gemm: Gemm, layout: Fragment) -> None:
+        name = gemm.accumulator.buffer.name
+        if self.fragments.setdefault(name, layout) != layout:
+            raise LoweringError(
+                f"two gemms need {name} distributed over the threads in different ways",
+                location=gemm.location,
+                hint="give both the same policy and transposes that the same instructions take, or use two fragments",
+            )
+
     def _choose(self, entry: ParallelLoop, width: int) -> Fragment:
         """The layout with the fewest non-local accesses; writes count double, since they cost two exchanges."""
         candidates: list[Fragment] = []
+        once = any(private_results(node) for node in walk(entry.loop.body))  # only one replica would have the result
         for access in sorted(entry.accesses, key=lambda access: not access.is_write):
             fragment = self.fragments.get(access.buffer.name)
             if fragment is not None and fragment.threads == entry.threads:
                 candidate = pull_back(access, entry.loop, fragment)
-                if candidate is not None and candidate not in candidates:
+                if candidate is not None and candidate not in candidates and (not once or candidate.is_exclusive):
                     candidates.append(candidate)
         candidates.append(free_layout(entry.loop.extents, entry.threads, width))
         return min(candidates, key=lambda layout: self._cost(entry, layout))

@@ -21,6 +21,7 @@ from ptxtile.ir.names import NameSupply
 from ptxtile.ir.program import Kernel, Program
 from ptxtile.ir.rewrite import Rewriter, copy_with, map_children, substitute
 from ptxtile.ir.statements import Allocate, For, If, LoopKind, ParallelFor, Role, Statement, Store
+from ptxtile.ir.tile_ops import Gemm, Region
 from ptxtile.ir.types import int32
 from ptxtile.lower.fragment_maps import Axis, FragmentAccess, register_map
 from ptxtile.lower.options import Options
@@ -82,6 +83,10 @@ class _LoopLowering(ScopedRewriter):
         if node.buffer.scope is not Scope.FRAGMENT:
             return node
         return copy_with(node, {"buffer": self._register(node.buffer), "indices": (_linear(node.buffer, node.indices),)})
+
+    def rewrite_Gemm(self, node: Gemm) -> Statement:
+        registers = self._register(node.accumulator.buffer)
+        return copy_with(node, {"accumulator": Region(registers, (constant(0),), registers.static_shape)})
 
     def expression(self, node: Expr) -> Expr:
         """Fragments used as scalars are replicated: their registers are numbered like their elements."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from ptxtile.ir.buffers import Buffer, Scope, Storage
+from ptxtile.ir.effects import atomic_write, private_results
 from ptxtile.ir.expressions import Expr, Load, Var
 from ptxtile.ir.program import Kernel, Program, TensorParameter
 from ptxtile.ir.rewrite import children, copy_with, map_children, replace_buffers, substitute, walk
@@ -149,10 +150,14 @@ def _check(program: Program, kernel: Kernel, skeleton: Statement) -> None:
         for node in walk(kernel.body)
         if isinstance(node, (Store, Copy))
     }
+    written |= {buffer.storage.name for buffer in map(atomic_write, walk(kernel.body)) if buffer is not None}
     groups = {p.name: p.alias_group for p in program.parameters if isinstance(p, TensorParameter)}
     written_groups = {groups[name] for name in written if groups.get(name) is not None}
     uniformity = ThreadDependence(kernel)
+    results = {buffer.storage.name for node in walk(kernel.body) for buffer in private_results(node)}
     for node in walk(skeleton):
+        if isinstance(node, Load) and node.buffer.storage.name in results:
+            raise SliceRefused(f"a load depends on {node.buffer.name}, the result of an operation that runs once")
         if isinstance(node, Load) and node.buffer.scope in (Scope.SHARED, Scope.FRAGMENT):
             raise SliceRefused(f"a load's position depends on {node.buffer.name}, which only the consumers have")
         if isinstance(node, Load) and node.buffer.scope is Scope.GLOBAL:

@@ -15,6 +15,8 @@ from ptxtile.ir.statements import Allocate, For, If, Let, Seq, Statement, Store,
 from ptxtile.ir.tile_ops import Copy, CopyPath, TmaCopy
 from ptxtile.ir.types import int32, uint64
 
+WARP = 32
+
 
 @dataclass(frozen=True, slots=True)
 class LoadGroup:
@@ -88,7 +90,7 @@ def barrier_prologue(
         for index, arrivals in enumerate(counts)
     ]
     result.append(If(thread.eq(0), seq(*inits, FenceMbarrierInit(), *then)))
-    result.append(BarSync(0, threads))
+    result.append(BarSync(0, -(-threads // WARP) * WARP))  # barriers count whole warps (PTX ISA, «barrier»)
     return result
 
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from ptxtile.errors import Location
 from ptxtile.ir.buffers import Storage
 from ptxtile.ir.program import Kernel
 from ptxtile.ir.types import DType
 from ptxtile.nvvm.function import FunctionWriter, Value
+
+if TYPE_CHECKING:
+    from ptxtile.nvvm.tensor_core_ops import PendingWgmma
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +28,7 @@ class Context:
     """``variables``: the lanes of each Var in scope, by name. ``pointers``: base addresses of global tensors.
     ``invariant``: names of tensors that the kernel only reads. ``registers``: the slots of REGISTER storages, one for
     each element of the type in ``register_types``. ``arrays``: the allocas of LOCAL storages. ``tensor_maps``:
-    generic addresses, as i64 operands."""
+    generic addresses, as i64 operands. ``wgmma``: instructions that will be written together."""
 
     writer: FunctionWriter
     kernel: Kernel | None = None
@@ -36,6 +40,7 @@ class Context:
     arrays: dict[str, str] = field(default_factory=dict)
     tensor_maps: dict[str, str] = field(default_factory=dict)
     loops: list[Loop] = field(default_factory=list)
+    wgmma: PendingWgmma | None = None
     subprogram: int | None = None
     subprogram_file: str = ""
 

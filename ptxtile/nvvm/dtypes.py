@@ -69,13 +69,13 @@ def constant_text(value: int | float | bool, dtype: DType) -> str:
 
 
 _FLOAT8 = {"float8_e4m3fn": (3, -6, 448.0, 464.0, 0x7F), "float8_e5m2": (2, -14, 57344.0, 61440.0, 0x7C)}
-"""(mantissa bits, smallest exponent of a normal number, largest number, what rounds beyond it, code of overflow): OCP 8-bit
-Floating Point 1.0, §5. 464 itself rounds to the even 448 of e4m3fn, 61440 to e5m2's infinity."""
+"""(mantissa bits, smallest exponent of a normal number, largest number, what rounds beyond it, code of overflow): OCP
+8-bit Floating Point 1.0, §5. 464 itself rounds to the even 448 of e4m3fn, 61440 to e5m2's infinity."""
 
 
 def _float8_code(value: float, dtype: DType) -> int:
     """The byte of a float32 in a float8 format, rounded to nearest even, overflowing as a cast does."""
-    if dtype.element_name == "float8_e8m0fnu":  # the exponent alone, with no sign and no zero (OCP Microscaling 1.0, §5.4)
+    if dtype.element_name == "float8_e8m0fnu":  # an exponent, no sign, no zero (OCP Microscaling 1.0, §5.4)
         bits = struct.unpack("<I", struct.pack("<f", value))[0]
         exponent, fraction = (bits >> 23) & 0xFF, bits & 0x7FFFFF
         up = fraction > 0x400000 or (fraction == 0x400000 and exponent > 0)

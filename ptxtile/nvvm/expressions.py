@@ -75,6 +75,12 @@ def _load(context: Context, node: ir.Load) -> Lanes:
     return memory.load(context, node.buffer, scalar(context, node.indices[0]), node.dtype)
 
 
+def _shared_address(context: Context, node: ir.SharedAddress) -> Lanes:
+    itemsize = 8 if node.buffer.scope is Scope.BARRIER else node.buffer.dtype.itemsize
+    text = memory.shared_address(context, node.buffer, scalar(context, node.offset), itemsize)
+    return (Value(text, node.dtype),)
+
+
 def _call(context: Context, node: ir.Call) -> Lanes:
     arguments = [evaluate(context, argument) for argument in node.arguments]
     return tuple(calls.call(context, node, lane) for lane in zip(*arguments, strict=True))
@@ -194,4 +200,5 @@ _RULES: dict[type, Callable[..., Lanes]] = {
     ir.Load: _load,
     ir.Call: _call,
     ir.Broadcast: _broadcast,
+    ir.SharedAddress: _shared_address,
 }

@@ -5,7 +5,7 @@ Text and not an object model: llvmlite's has no bfloat type, and text costs litt
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -49,6 +49,7 @@ class FunctionWriter:
         self.terminated = False
         self.location: Location | None = None
         self.debug = ""
+        self.before_control: Callable[[], None] | None = None
         self._count = 0
         self._known: list[dict[str, str]] = [{}]
 
@@ -118,6 +119,12 @@ class FunctionWriter:
         return name
 
     # -- control flow ------------------------------------
+    def _end_block(self) -> None:
+        """Lets whoever put instructions off write them (``before_control``, called once)."""
+        write, self.before_control = self.before_control, None
+        if write is not None:
+            write()
+
     def block(self, label: str) -> None:
         """Starts a block; the block before it falls through unless it has ended."""
         if not self.terminated:
@@ -127,15 +134,18 @@ class FunctionWriter:
         self.terminated = False
 
     def jump(self, label: str) -> None:
+        self._end_block()
         self.line(f"br label %{label}")
         self.terminated = True
 
     def branch(self, condition: str, if_true: str, if_false: str) -> None:
+        self._end_block()
         self.line(f"br i1 {condition}, label %{if_true}, label %{if_false}")
         self.terminated = True
 
     def finish(self, text: str) -> None:
         """A return."""
+        self._end_block()
         self.line(text)
         self.terminated = True
 

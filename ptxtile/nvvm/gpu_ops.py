@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ptxtile.ir import gpu_ops as ir
+from ptxtile.ir.atomic_ops import ATOMIC_OPS
 from ptxtile.ir.buffers import Buffer
-from ptxtile.ir.expressions import Expr
+from ptxtile.ir.expressions import Expr, as_expr
 from ptxtile.ir.gpu_ops import GpuOp
 from ptxtile.ir.types import int32
-from ptxtile.nvvm import inline_ptx, memory
+from ptxtile.nvvm import atomics, inline_ptx, memory, tensor_core_ops, warp_ops
 from ptxtile.nvvm.casts import cast
 from ptxtile.nvvm.context import Context
 from ptxtile.nvvm.expressions import scalar
@@ -88,14 +89,23 @@ def _destination_space(context: Context) -> str:
 
 def _tma_load(context: Context, node: ir.TmaLoad) -> None:
     coordinates = _coordinates(context, node.coordinates)
+    kind = _destination_space(context) if node.multicast is None else "multicast"
+    mask = [] if node.multicast is None else [_mask(context, node.multicast)]
     _call(
         context,
-        f"tma_load_{len(coordinates)}d_{_destination_space(context)}",
+        f"tma_load_{len(coordinates)}d_{kind}",
         _tile(context, node.shared, node.offset),
         _tensor_map(context, node.tensor_map),
         _barrier(context, node.barrier, node.index),
         *coordinates,
+        *mask,
     )
+
+
+def _mask(context: Context, mask: int | Expr) -> str:
+    """A multicast mask, an i16 operand."""
+    writer, value = context.writer, scalar(context, as_expr(mask))
+    return str(value.constant) if value.constant is not None else writer.register(f"trunc i32 {writer.operand(value)} to i16")
 
 
 def _tma_store(context: Context, node: ir.TmaStore) -> None:
@@ -162,4 +172,7 @@ _RULES: dict[type, Callable[..., None]] = {
     ir.FenceProxyAsync: _fence_proxy,
     ir.BarSync: _bar_sync,
     ir.SetMaxRegisters: _set_max_registers,
+    **tensor_core_ops.RULES,
+    **warp_ops.RULES,
+    **dict.fromkeys(ATOMIC_OPS, atomics.run),
 }

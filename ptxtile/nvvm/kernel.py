@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from ptxtile.errors import VerificationError
 from ptxtile.ir import gpu_ops
+from ptxtile.ir.async_copy_ops import CpAsync
 from ptxtile.ir.buffers import Scope
+from ptxtile.ir.effects import is_atomic
 from ptxtile.ir.expressions import Load
 from ptxtile.ir.program import Kernel, Program, TensorParameter
 from ptxtile.ir.rewrite import walk
@@ -70,7 +72,12 @@ class _Access:
         for node in walk(kernel.body):
             if isinstance(node, Load) and node.buffer.scope is Scope.GLOBAL:
                 read.add(node.buffer.storage.name)
+            elif isinstance(node, CpAsync):
+                read.add(node.source.storage.name)
             elif isinstance(node, Store) and node.buffer.scope is Scope.GLOBAL:
+                written.add(node.buffer.storage.name)
+            elif is_atomic(node) and node.buffer.scope is Scope.GLOBAL:
+                read.add(node.buffer.storage.name)
                 written.add(node.buffer.storage.name)
             elif isinstance(node, gpu_ops.TmaStore):
                 through_map.add(tensor_of_map.get(node.tensor_map, ""))

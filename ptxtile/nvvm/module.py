@@ -54,6 +54,7 @@ class ModuleWriter:
         self.isa_reasons: dict[str, tuple[int, int]] = {target.name: target.minimum_ptx_isa}
         self._declarations: dict[str, str] = {}
         self._globals: list[str] = []
+        self._structs: dict[tuple[str, ...], str] = {}
         self._attributes: list[str] = list(_ATTRIBUTES)
 
     def intrinsic(self, name: str) -> tuple[str, tuple[str, ...]]:
@@ -72,6 +73,10 @@ class ModuleWriter:
         if template.feature is not None:
             isa = max(isa, self.target.isa_of(template.feature))
         self.isa_reasons[template.name] = isa
+
+    def struct(self, kinds: tuple[str, ...]) -> str:
+        """The name of the structure type of those fields: a literal one would be repeated at each use."""
+        return self._structs.setdefault(kinds, f"%registers{len(self._structs)}")
 
     def shared_symbol(self) -> str:
         self.uses_shared = True
@@ -92,6 +97,7 @@ class ModuleWriter:
 
     def text(self) -> str:
         parts = [f'target datalayout = "{DATA_LAYOUT}"', f'target triple = "{TRIPLE}"', ""]
+        parts += [f"{name} = type {{ {', '.join(kinds)} }}" for kinds, name in self._structs.items()]
         if self.uses_shared:
             parts.append(f"@{SHARED_SYMBOL} = external addrspace(3) global [0 x i8], align {SHARED_ALIGNMENT}")
         parts += [*self._globals, *self._declarations.values(), ""]

@@ -7,18 +7,26 @@ from collections.abc import Callable
 from ptxtile.ir import statements as ir
 from ptxtile.ir.gpu_ops import GpuOp
 from ptxtile.ir.statements import LoopKind, Statement
+from ptxtile.ir.tensor_core_ops import Wgmma, WgmmaCommitGroup, WgmmaFence
 from ptxtile.ir.tile_ops import Print
-from ptxtile.nvvm import gpu_ops, memory, operators, printing
+from ptxtile.nvvm import gpu_ops, memory, operators, printing, tensor_core_ops
 from ptxtile.nvvm.context import Context, Loop
 from ptxtile.nvvm.dtypes import value_type
 from ptxtile.nvvm.expressions import evaluate, scalar
 from ptxtile.nvvm.function import Value, constant_value
 
 
+_BETWEEN_WGMMA = (ir.Seq, ir.Let, ir.For, Wgmma, WgmmaFence, WgmmaCommitGroup)
+"""Statements that may come between wgmma instructions that are written together; a loop that is not expanded starts a
+block of LLVM's, which ends them too."""
+
+
 def run(context: Context, node: Statement) -> None:
     """Writes the instructions of ``node``. Nothing is written after a Break or Continue, where control cannot come."""
     if context.writer.terminated:
         return
+    if context.wgmma is not None and not isinstance(node, _BETWEEN_WGMMA):
+        tensor_core_ops.flush(context)
     context.at(node.location)
     rule = _RULES.get(type(node))
     if rule is not None:

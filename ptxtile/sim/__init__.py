@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import torch
@@ -11,8 +11,10 @@ if TYPE_CHECKING:
     from ptxtile.ir.program import Program
 
 
-def run(program: Program, tensors: Mapping[str, torch.Tensor], scalars: Mapping[str, int | float]) -> None:
+def run(
+    program: Program, tensors: Mapping[str, torch.Tensor], scalars: Mapping[str, int | float], **options: Any
+) -> None:
     """See :func:`ptxtile.sim.launch.run`."""
     from ptxtile.sim.launch import run as run_program
 
-    run_program(program, tensors, scalars)
+    run_program(program, tensors, scalars, **options)

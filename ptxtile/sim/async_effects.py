@@ -1,4 +1,4 @@
-"""Effects of the asynchronous engines (TMA): issued by a thread, carried out at some later moment.
+"""Effects of the asynchronous engines (TMA, wgmma, cp.async): issued by a thread, carried out at some later moment.
 
 :class:`ImmediateEffects` carries each out when it is issued, which is one legal moment. Another policy may keep effects
 back until a wait demands them; everything it needs is in :class:`AsyncEffect` and in the calls below.
@@ -6,6 +6,7 @@ back until a wait demands them; everything it needs is in :class:`AsyncEffect` a
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class AsyncEffect:
     """``read`` takes the data from its source, ``write`` puts it into its destination, ``complete`` tells who waits for
-    it (an mbarrier's transaction count; nothing for a bulk group). ``kind``: ``tma_load`` or ``tma_store``."""
+    it (an mbarrier's transaction count; nothing for a bulk group). ``kind``: ``tma_load``, ``tma_store``, ``wgmma`` or
+    ``cp_async``; the last two are also the names of their engines, which have groups of their own."""
 
     kind: str
     read: Callable[[], Any]
@@ -38,6 +40,18 @@ class EffectPolicy(Protocol):
 
     def wait_bulk_group(self, threads: Threads, op: BulkWaitGroup, mask: Mask) -> Wait | None: ...
 
+    def commit_group(self, threads: Threads, engine: str, mask: Mask) -> None:
+        """The effects of ``engine`` that the threads issued since the last commit become a group."""
+        ...
+
+    def wait_group(self, threads: Threads, engine: str, pending: int, mask: Mask) -> Wait | None:
+        """All but the latest ``pending`` groups of the threads have to be carried out."""
+        ...
+
+    def complete(self, threads: Threads, engine: str, mask: Mask) -> None:
+        """Everything of ``engine`` that the threads issued has to be carried out."""
+        ...
+
 
 class ImmediateEffects:
     """Every effect happens as it is issued, so that bulk groups are always finished."""
@@ -51,3 +65,46 @@ class ImmediateEffects:
 
     def wait_bulk_group(self, threads: Threads, op: BulkWaitGroup, mask: Mask) -> Wait | None:
         return None
+
+    def commit_group(self, threads: Threads, engine: str, mask: Mask) -> None:
+        return None
+
+    def wait_group(self, threads: Threads, engine: str, pending: int, mask: Mask) -> Wait | None:
+        return None
+
+    def complete(self, threads: Threads, engine: str, mask: Mask) -> None:
+        return None
+
+
+class LateEffects(ImmediateEffects):
+    """wgmma and cp.async happen at the last legal moment, when a wait of the threads that issued them asks for it; so a
+    missing or too weak wait gives wrong numbers. What nobody waits for never happens. TMA is immediate.
+
+    The threads of one role count as one here: they have to commit and wait together.
+    """
+
+    def __init__(self) -> None:
+        self._open: dict[tuple[str, int], list[AsyncEffect]] = defaultdict(list)
+        self._groups: dict[tuple[str, int], list[list[AsyncEffect]]] = defaultdict(list)
+
+    def issue(self, threads: Threads, effect: AsyncEffect, mask: Mask) -> None:
+        if effect.kind in ("wgmma", "cp_async"):
+            self._open[effect.kind, threads.first_thread].append(effect)
+        else:
+            super().issue(threads, effect, mask)
+
+    def commit_group(self, threads: Threads, engine: str, mask: Mask) -> None:
+        key = engine, threads.first_thread
+        self._groups[key].append(self._open.pop(key, []))
+
+    def wait_group(self, threads: Threads, engine: str, pending: int, mask: Mask) -> Wait | None:
+        groups = self._groups[engine, threads.first_thread]
+        while len(groups) > pending:
+            for effect in groups.pop(0):
+                effect.write(effect.read())
+                effect.complete()
+        return None
+
+    def complete(self, threads: Threads, engine: str, mask: Mask) -> None:
+        self.commit_group(threads, engine, mask)
+        self.wait_group(threads, engine, 0, mask)

@@ -121,6 +121,9 @@ class Executor(Evaluator):
             raise SimulationError(f"{buffer.name} is no local variable and cannot be written here")
         self.private.store(buffer, index, value, dtype, mask)
 
+    def shared_start(self, buffer: Buffer) -> int:
+        raise SimulationError(f"{buffer.name} has no shared address here")
+
     # Statements -------------------------------------------------------------------------------------------------
 
     def execute(self, statement: Statement, mask: Mask = None, loop: _Loop | None = None) -> Coroutine:

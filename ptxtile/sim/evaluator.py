@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from ptxtile.errors import SimulationError
-from ptxtile.ir.buffers import Buffer
+from ptxtile.ir.buffers import Buffer, Scope
 from ptxtile.ir.expressions import (
     Binary,
     Bitcast,
@@ -22,6 +22,7 @@ from ptxtile.ir.expressions import (
     LogicalAnd,
     LogicalOr,
     Select,
+    SharedAddress,
     Unary,
     Var,
 )
@@ -52,6 +53,10 @@ class Memory(Protocol):
     """What the evaluator reads through; ``index`` is a value, ``dtype`` has the lanes of the access."""
 
     def load(self, buffer: Buffer, index: Value, dtype: DType, mask: Mask) -> Value: ...
+
+    def shared_start(self, buffer: Buffer) -> int:
+        """The shared address of the buffer's first byte."""
+        ...
 
 
 class Evaluator:
@@ -154,6 +159,14 @@ def _load(evaluator: Evaluator, node: Load, mask: Mask) -> Value:
     return evaluator.memory.load(node.buffer, index, node.dtype, mask)
 
 
+def _shared_address(evaluator: Evaluator, node: SharedAddress, mask: Mask) -> Value:
+    if evaluator.memory is None:
+        raise SimulationError(f"{node.buffer.name} has no address here")
+    itemsize = 8 if node.buffer.scope is Scope.BARRIER else node.buffer.dtype.itemsize
+    offset = np.asarray(as_array(evaluator.evaluate(node.offset, mask), node.offset.dtype)).astype(np.int64)
+    return (evaluator.memory.shared_start(node.buffer) + offset * itemsize).astype(np.uint32)
+
+
 def _broadcast(evaluator: Evaluator, node: Broadcast, mask: Mask) -> Value:
     operand = as_array(evaluator.evaluate(node.operand, mask), node.operand.dtype)
     if node.operand.dtype.lanes > 1:  # repeats the whole vector
@@ -193,4 +206,5 @@ _RULES: dict[type, Callable[[Any, Any, Mask], Value]] = {
     Load: _load,
     Broadcast: _broadcast,
     Call: _call,
+    SharedAddress: _shared_address,
 }

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,6 +12,7 @@ from ptxtile.errors import LaunchError, SimulationError
 from ptxtile.ir.program import Kernel, Program
 from ptxtile.ir.types import DType, parse_dtype
 from ptxtile.launch_record import KernelLaunch, KernelParameter, evaluate_size
+from ptxtile.sim.async_effects import EffectPolicy, ImmediateEffects
 from ptxtile.sim.control_flow import interleave, mixed_storages
 from ptxtile.sim.dtypes import Value, constant_value
 from ptxtile.sim.machine import CtaGroup, KernelContext, run_to_completion
@@ -31,12 +33,19 @@ GRID_LIMITS = (2**31 - 1, 65535, 65535)
 """CUDA C++ Programming Guide, table of technical specifications."""
 
 
-def run(program: Program, tensors: Mapping[str, torch.Tensor], scalars: Mapping[str, int | float]) -> None:
+def run(
+    program: Program,
+    tensors: Mapping[str, torch.Tensor],
+    scalars: Mapping[str, int | float],
+    *,
+    effects: Callable[[], EffectPolicy] = ImmediateEffects,
+) -> None:
     """Runs every launch of ``program`` (gpu stage, with its launch record) on CPU ``tensors``, in place.
 
     tensors: every tensor parameter and allocation by name (None for one that the kernels never touch). scalars: every
-    symbol and scalar parameter by name. SimulationError, with the statement's location, where the program does what the
-    hardware does not allow; DeadlockError when it can never end; LaunchError for a grid out of range.
+    symbol and scalar parameter by name. effects: makes the policy of when asynchronous effects happen. SimulationError,
+    with the statement's location, where the program does what the hardware does not allow; DeadlockError when it can
+    never end; LaunchError for a grid out of range.
     """
     if program.stage != "gpu" or program.launch is None:
         raise SimulationError(
@@ -46,7 +55,7 @@ def run(program: Program, tensors: Mapping[str, torch.Tensor], scalars: Mapping[
     kernels = {kernel.name: kernel for kernel in program.kernels}
     with np.errstate(all="ignore"):
         for launch in program.launch.launches:
-            _run_launch(program, launch, kernels[launch.kernel], memory, scalars)
+            _run_launch(program, launch, kernels[launch.kernel], memory, scalars, effects)
 
 
 def _run_launch(
@@ -55,6 +64,7 @@ def _run_launch(
     kernel: Kernel,
     memory: Mapping[str, GlobalTensor],
     scalars: Mapping[str, int | float],
+    effects: Callable[[], EffectPolicy],
 ) -> None:
     symbols = {name: value for name, value in scalars.items() if isinstance(value, int)}
     grid = _grid(launch, symbols)
@@ -67,7 +77,8 @@ def _run_launch(
             got=str(launch.block),
         )
     check_register_pool(kernel)
-    context = _context(program, launch, kernel, grid, memory, scalars, symbols)
+    _check_clusters(kernel, grid)
+    context = replace(_context(program, launch, kernel, grid, memory, scalars, symbols), effects=effects)
     groups = _groups(context, launch.cooperative)
     if launch.cooperative:
         run_to_completion(interleave([group.run() for group in groups]))
@@ -84,6 +95,15 @@ def _grid(launch: KernelLaunch, symbols: Mapping[str, int]) -> tuple[int, int, i
                 f"grid dimension {axis} of {launch.kernel} is out of range", expected=f"0 to {limit}", got=str(size)
             )
     return x, y, z
+
+
+def _check_clusters(kernel: Kernel, grid: tuple[int, int, int]) -> None:
+    if any(size % part for size, part in zip(grid, kernel.cluster, strict=True)):
+        raise LaunchError(
+            f"the grid of {kernel.name} is not made of whole clusters",
+            expected=f"multiples of {kernel.cluster}",
+            got=str(grid),
+        )
 
 
 def _context(
@@ -119,10 +139,15 @@ def _scalar(parameter: KernelParameter, scalars: Mapping[str, int | float], symb
 
 
 def _groups(context: KernelContext, all_at_once: bool) -> Iterator[CtaGroup]:
-    """The grid cut into groups of consecutive CTAs."""
+    """The grid cut into groups of consecutive CTAs, each of whole clusters."""
     total = context.grid[0] * context.grid[1] * context.grid[2]
     by_lanes = max(1, LANES_OF_A_GROUP // context.kernel.threads)
     by_memory = max(1, SHARED_BYTES_OF_A_GROUP // max(1, context.shared_bytes))
     size = total if all_at_once and by_memory >= total else min(total, by_lanes, by_memory)
+    width, height, depth = context.kernel.cluster
+    if height * depth > 1:  # their CTAs are not neighbours
+        size = total
+    elif width > 1:
+        size = max(width, size // width * width)
     for first in range(0, total, size):
         yield CtaGroup(context, first, min(size, total - first))

@@ -7,7 +7,7 @@ arrays.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,6 +26,7 @@ from ptxtile.sim.masks import Mask
 from ptxtile.sim.memory import GlobalTensor, SharedMemory
 from ptxtile.sim.rules import RULES
 from ptxtile.sim.rules.barriers import WARP, NamedBarrier
+from ptxtile.sim.rules.clusters import ClusterBarrier
 from ptxtile.sim.rules.mbarriers import Mbarrier
 from ptxtile.sim.tensor_maps import TensorMap
 
@@ -43,6 +44,7 @@ class KernelContext:
     tensor_maps: Mapping[str, TensorMap]
     variables: Mapping[str, Value]
     mixed: frozenset[str]
+    effects: Callable[[], EffectPolicy] = ImmediateEffects
 
 
 class CtaGroup:
@@ -55,12 +57,30 @@ class CtaGroup:
         self.shared = SharedMemory(ctas, context.shared_bytes)
         self.mbarriers: dict[int, Mbarrier] = {}
         self.named_barriers: dict[int, NamedBarrier] = {}
-        self.effects: EffectPolicy = ImmediateEffects()
+        self.effects: EffectPolicy = context.effects()
+        self._members: np.ndarray | None = None
+        self._cluster_barrier: ClusterBarrier | None = None
 
     def block_index(self, cta: int) -> tuple[int, int, int]:
         x, y, _ = self.context.grid
         linear = self.first + cta
         return linear % x, linear // x % y, linear // (x * y)
+
+    def cluster_members(self) -> np.ndarray:
+        """[CTA, rank]: the CTAs of each one's cluster by rank, as positions in this group, which holds all of them."""
+        if self._members is None:
+            sizes, grid = self.context.kernel.cluster, self.context.grid
+            own = np.array([self.block_index(cta) for cta in range(self.ctas)]).reshape(self.ctas, 3)
+            rank = np.arange(sizes[0] * sizes[1] * sizes[2])
+            inside = np.stack([rank % sizes[0], rank // sizes[0] % sizes[1], rank // (sizes[0] * sizes[1])], axis=1)
+            x, y, z = np.moveaxis((own // sizes * sizes)[:, None, :] + inside[None, :, :], 2, 0)
+            self._members = x + grid[0] * (y + grid[1] * z) - self.first
+        return self._members
+
+    def cluster_barrier(self) -> ClusterBarrier:
+        if self._cluster_barrier is None:
+            self._cluster_barrier = ClusterBarrier(self.cluster_members(), self.context.kernel.threads)
+        return self._cluster_barrier
 
     def block_variables(self) -> dict[str, Value]:
         """The CTA indices: Python ints where all CTAs agree, else [CTA, 1]."""
@@ -153,6 +173,9 @@ class Threads(Executor):
             self.group.tensor(buffer.storage.name).store(buffer, index, value, dtype, mask)
         else:
             super().store(buffer, index, value, dtype, mask)
+
+    def shared_start(self, buffer: Buffer) -> int:
+        return self.group.shared.bounds(buffer)[0]
 
     # Operations and roles ---------------------------------------------------------------------------------------
 

@@ -26,6 +26,7 @@ class Feature(Enum):
     GRID_DEPENDENCY = "griddepcontrol"
     SETMAXNREG = "setmaxnreg"
     MMA_SYNC = "mma.sync of f16, bf16, tf32, s8"
+    MMA_F64 = "mma.sync of f64 with m16n8k4, k8 and k16"
     MMA_FP8 = "mma.sync of e4m3 and e5m2"
     MMA_BLOCK_SCALED = "mma.sync with .block_scale"
     WGMMA = "wgmma.mma_async"

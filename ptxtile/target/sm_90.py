@@ -9,6 +9,7 @@ from ptxtile.target.features import Feature
 FEATURES = sm_89.FEATURES | {
     Feature.FP8_CONVERT: (7, 8),  # cvt with .e4m3x2/.e5m2x2: sm_90, PTX ISA 7.8
     Feature.BF16_ARITHMETIC: (7, 8),  # add/sub/mul.bf16 and cvt of bf16 with integers and f16: sm_90, PTX ISA 7.8
+    Feature.MMA_F64: (7, 8),  # mma of f64 with m16n8k4/k8/k16: sm_90, PTX ISA 7.8
     Feature.STMATRIX: (7, 8),  # stmatrix: sm_90, PTX ISA 7.8
     Feature.CLUSTER: (7, 8),  # barrier.cluster, mapa, .shared::cluster: sm_90, PTX ISA 7.8
     Feature.GRID_DEPENDENCY: (7, 8),  # griddepcontrol: sm_90, PTX ISA 7.8

@@ -62,9 +62,9 @@ def nodes_of_generated() -> tuple[Expr, ...]:
 
 
 def test_every_op_is_an_op_of_the_text() -> None:
-    """A new class in ptxtile/ir/gpu_ops.py is found here without being named anywhere."""
-    classes = {cls for cls in vars(gpu_ops).values() if isinstance(cls, type) and issubclass(cls, gpu_ops.GpuOp)}
-    assert classes - {gpu_ops.GpuOp} == set(OPS)
+    """A new subclass of GpuOp is found here without being named anywhere."""
+    # by name: a dataclass with slots is made from another class of that name, which may still be alive
+    assert {cls.__name__ for cls in gpu_ops.GpuOp.__subclasses__()} == {cls.__name__ for cls in OPS}
     assert len(OPS) >= 13
 
 
@@ -184,5 +184,5 @@ def test_every_template_and_intrinsic_is_reached_by_a_case() -> None:
                 module = write_module(program, target)
                 templates |= set(module.isa_reasons)
                 used |= set(module._declarations)
-    assert not set(inline_ptx.TABLE) - templates
-    assert not set(intrinsics.INTRINSICS) - used
+    unreached = set(inline_ptx.TABLE) - templates, set(intrinsics.INTRINSICS) - used
+    assert unreached == (set(), set())

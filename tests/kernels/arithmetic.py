@@ -1,4 +1,4 @@
-"""Operators on scalars: integers with their signs and widths, exact float operations, comparisons, minimum and maximum."""
+"""Operators on scalars: integers with their signs and widths, exact float operations, comparisons, extrema."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def binary_factory(count, dtype, operations, results, block=64):
                 at = bx * block + i
                 if at < count:
                     x, y = A[at], B[at]
-                    for operation, output in zip(operations, outputs):
+                    for operation, output in zip(operations, outputs, strict=False):
                         output[at] = operation(x, y)
 
     return main
@@ -48,9 +48,7 @@ def binary_factory(count, dtype, operations, results, block=64):
 def binary(a, b, operations, expected, tolerance=EXACT, **options):
     """A call with up to six operations on the elements of two tensors; expected: their results."""
     kernel = ptxtile.jit(out_idx=[2 + number for number in range(len(operations))], **options)(
-        lambda: binary_factory(
-            len(a), inputs.name(a.dtype), operations, [inputs.name(r.dtype) for r in expected]
-        )
+        lambda: binary_factory(len(a), inputs.name(a.dtype), operations, [inputs.name(r.dtype) for r in expected])
     )
     unused = [torch.zeros(len(a), dtype=torch.bool) for _ in range(6 - len(operations))]
     return Call(kernel(), (a, b, *unused), tuple(expected) if len(expected) > 1 else expected[0], tolerance=tolerance)
@@ -78,7 +76,9 @@ def integer_division(generator, dtype):
     if dtype in inputs.SIGNED:
         keep &= ~((x == np.iinfo(x.dtype).min) & (y == -1))
     x, y = x[keep], y[keep]
-    quotient = np.array([abs(int(a)) // abs(int(b)) * (1 if (a < 0) == (b < 0) else -1) for a, b in zip(x, y)])
+    quotient = np.array(
+        [abs(int(a)) // abs(int(b)) * (1 if (a < 0) == (b < 0) else -1) for a, b in zip(x, y, strict=True)]
+    )
     quotient = np.array(quotient.tolist(), dtype=x.dtype)
     with np.errstate(over="ignore"):
         remainder = x - quotient * y
@@ -118,7 +118,14 @@ def shifts(generator, dtype):
     """Counts from 0 to the width less one; >> keeps the sign of signed integers."""
     x, _ = integer_pairs(generator, dtype)
     count = generator.integers(0, 8 * dtype.itemsize, len(x)).astype(x.dtype)
-    operations = [lambda x, y: x << y, lambda x, y: x >> y, lambda x, y: x << 3, lambda x, y: x >> 3, T.shift_left, T.shift_right]
+    operations = [
+        lambda x, y: x << y,
+        lambda x, y: x >> y,
+        lambda x, y: x << 3,
+        lambda x, y: x >> 3,
+        T.shift_left,
+        T.shift_right,
+    ]
     three = x.dtype.type(3)
     return binary(*tensors(x, count), operations,
                   tensors(x << count, x >> count, x << three, x >> three, x << count, x >> count))  # fmt: skip
@@ -142,7 +149,9 @@ def counted_bits(generator, dtype):
     return binary(*tensors(x, y), [lambda x, y: T.popcount(x), lambda x, y: T.clz(x)], tensors(ones, zeros))
 
 
-@cases(CASES, card=lambda dtype: dtype.is_floating_point or dtype in (torch.int8, torch.uint64), dtype=inputs.ARITHMETIC)
+@cases(
+    CASES, card=lambda dtype: dtype.is_floating_point or dtype in (torch.int8, torch.uint64), dtype=inputs.ARITHMETIC
+)
 def comparisons(generator, dtype):
     """All six; with NaN only != holds."""
     if dtype.is_floating_point:
@@ -167,7 +176,8 @@ def booleans(generator):
     """& | ^ ~ of bools are logic; + of bools counts; False < True."""
     x, y = (inputs.random_bits(generator, (100,), torch.bool) for _ in range(2))
     operations = [
-        lambda x, y: x & y, lambda x, y: x | y, lambda x, y: x ^ y, lambda x, y: ~x, lambda x, y: x + y, lambda x, y: x < y,
+        lambda x, y: x & y, lambda x, y: x | y, lambda x, y: x ^ y, lambda x, y: ~x, lambda x, y: x + y,
+        lambda x, y: x < y,
     ]  # fmt: skip
     return binary(x, y, operations, [x & y, x | y, x ^ y, ~x, x.int() + y.int(), ~x & y])
 
@@ -198,7 +208,8 @@ def float_arithmetic(generator, dtype):
     """+ - * / are rounded once, subnormals included."""
     x, y = float_pairs(generator, dtype)
     operations = [
-        lambda x, y: x + y, lambda x, y: x - y, lambda x, y: x * y, lambda x, y: x / y, lambda x, y: -x, lambda x, y: abs(x),
+        lambda x, y: x + y, lambda x, y: x - y, lambda x, y: x * y, lambda x, y: x / y, lambda x, y: -x,
+        lambda x, y: abs(x),
     ]  # fmt: skip
     return binary(x, y, operations, [x + y, x - y, x * y, x / y, -x, x.abs()])
 
@@ -222,7 +233,9 @@ def roundings(generator, dtype):
     x = torch.cat([x, halves, -halves])
     away = x.double()
     away = torch.where(away.abs() < 2.0**51, (away.abs() + 0.5).floor().copysign(away), away)
-    away = torch.where(x.double().abs() == 0.49999999999999994, torch.zeros((), dtype=torch.float64).copysign(away), away)
+    away = torch.where(
+        x.double().abs() == 0.49999999999999994, torch.zeros((), dtype=torch.float64).copysign(away), away
+    )
     operations = [
         lambda x, y: T.floor(x), lambda x, y: T.ceil(x), lambda x, y: T.trunc(x), lambda x, y: T.round(x),
         lambda x, y: T.nearbyint(x), lambda x, y: T.round(x, "ties-away-from-zero"),
@@ -251,7 +264,7 @@ def float_floor_division(generator, dtype):
     """// and % as Python's: the remainder takes the sign of the divisor and is exact where no addition rounds."""
     x = torch.from_numpy(generator.integers(-1000, 1000, 500) / 4).to(dtype)
     y = torch.from_numpy(generator.choice([-1, 1], 500) * generator.integers(1, 40, 500) / 4).to(dtype)
-    pairs = list(zip(x.tolist(), y.tolist()))
+    pairs = list(zip(x.tolist(), y.tolist(), strict=True))
     quotient = torch.tensor([float(a // b) for a, b in pairs], dtype=torch.float64).to(dtype)
     remainder = torch.tensor([a % b for a, b in pairs], dtype=torch.float64).to(dtype)
     truncated = torch.tensor([math.fmod(a, b) for a, b in pairs], dtype=torch.float64).to(dtype)
@@ -275,7 +288,9 @@ def whole_powers(generator, exponent):
     integer = torch.from_numpy(generator.integers(-5, 6, 100)).to(torch.int32)
     expected = torch.from_numpy(np.power(integer.numpy(), exponent))
     if exponent % 2:
-        return binary(integer, integer, [lambda x, y: x**exponent, lambda x, y: T.pow(x, exponent)], [expected, expected])
+        return binary(
+            integer, integer, [lambda x, y: x**exponent, lambda x, y: T.pow(x, exponent)], [expected, expected]
+        )
     return binary(x, x, [lambda x, y: x**exponent], [x.double().pow(exponent).float()])
 
 
@@ -283,7 +298,10 @@ def whole_powers(generator, exponent):
 def reinterpreted(generator, dtype):
     x, y = float_pairs(generator, dtype, 100)
     integer = {2: "int16", 4: "int32", 8: "int64"}[dtype.itemsize]
-    operations = [lambda x, y: T.reinterpret(x, integer), lambda x, y: T.reinterpret(T.reinterpret(y, integer), inputs.name(dtype))]
+    operations = [
+        lambda x, y: T.reinterpret(x, integer),
+        lambda x, y: T.reinterpret(T.reinterpret(y, integer), inputs.name(dtype)),
+    ]
     return binary(x, y, operations, [x.view(getattr(torch, integer)), y])
 
 
@@ -300,7 +318,8 @@ def limits(generator, dtype):
     return binary(x, x, operations, expected)
 
 
-@cases(CASES, card=True, pair=["int32*float32", "int8+int32", "uint8-int8", "float16*int64", "int32/int32", "float16+float32",
+@cases(CASES, card=True, pair=["int32*float32", "int8+int32", "uint8-int8", "float16*int64", "int32/int32",
+                               "float16+float32",
                                "bool+float32", "int16<<int", "int64+int"])  # fmt: skip
 def mixed_dtypes(generator, pair):
     """A float wins over an integer, the wider of two floats or integers, the unsigned one at equal width; / of integers

@@ -56,7 +56,11 @@ class Case:
 
 
 def cases(
-    into: list[Case], *, card: bool | Callable[..., bool] = False, rows: Iterable[Mapping[str, Any]] = ({},), **axes: Any
+    into: list[Case],
+    *,
+    card: bool | Callable[..., bool] = False,
+    rows: Iterable[Mapping[str, Any]] = ({},),
+    **axes: Any,
 ) -> Callable[[Callable[..., Call]], Callable[..., Call]]:
     """Adds a case to ``into`` for each of ``rows`` and each element of the product of ``axes``.
 
@@ -154,7 +158,9 @@ def compare(got: torch.Tensor, expected: torch.Tensor, tolerance: Ulps, what: st
     wrong = different_bits(got, expected) if tolerance is EXACT else too_far(got, expected, tolerance)
     if wrong.any():
         where = wrong.nonzero()
-        lines = [f"  {tuple(i.tolist())}: {got[tuple(i)].item()!r}, not {expected[tuple(i)].item()!r}" for i in where[:5]]
+        lines = [
+            f"  {tuple(i.tolist())}: {got[tuple(i)].item()!r}, not {expected[tuple(i)].item()!r}" for i in where[:5]
+        ]
         raise AssertionError(f"{what}: {len(where)} of {got.numel()} elements are wrong\n" + "\n".join(lines))
 
 

@@ -64,7 +64,7 @@ def arguments_for(generator, source: torch.dtype, target_group) -> torch.Tensor:
     values = torch.cat([inputs.special(source), random])
     if source.is_floating_point:
         scaled = torch.from_numpy(generator.standard_normal(300) * 2.0 ** generator.integers(-30, 60, 300))
-        halves = torch.from_numpy((generator.integers(-130, 130, 100) + 0.5))
+        halves = torch.from_numpy(generator.integers(-130, 130, 100) + 0.5)
         values = torch.cat([values, scaled.to(source), halves.to(source)])
     keep = torch.ones(values.shape, dtype=torch.bool)
     for target in target_group:

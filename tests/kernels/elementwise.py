@@ -75,7 +75,9 @@ def add_unguarded(A, B, block_M=32, block_N=32, threads=64):
     C = T.empty((M, N), T.float32)
     with T.Kernel(T.ceildiv(N, block_N), T.ceildiv(M, block_M), threads=threads) as (bx, by):
         for i, j in T.Parallel(block_M, block_N):
-            C[by * block_M + i, bx * block_N + j] = A[by * block_M + i, bx * block_N + j] + B[by * block_M + i, bx * block_N + j]
+            C[by * block_M + i, bx * block_N + j] = (
+                A[by * block_M + i, bx * block_N + j] + B[by * block_M + i, bx * block_N + j]
+            )
     return C
 
 
@@ -99,8 +101,8 @@ def shapes(generator, shape):
     return Call(add, (a, b), a + b)
 
 
-@cases(CASES, card=lambda shape, form: shape in ((1000, 1023), (1, 1), (0, 7)), shape=SHAPES[:5] + [(65, 127), (96, 160)],
-       form=["factory", "direct", "unguarded"])  # fmt: skip
+@cases(CASES, card=lambda shape, form: shape in ((1000, 1023), (1, 1), (0, 7)),
+       shape=[*SHAPES[:5], (65, 127), (96, 160)], form=["factory", "direct", "unguarded"])  # fmt: skip
 def forms(generator, shape, form):
     a, b = pair(generator, shape)
     if form == "factory":
@@ -130,7 +132,8 @@ def threads(generator, threads):
 
 
 @cases(CASES, rows=[{"block": b, "threads": t} for b, t in
-       [((32, 80), 96), ((96, 96), 192), ((48, 80), 1024), ((192, 64), 96), ((17, 19), 32), ((80, 192), 320), ((3, 5), 128),
+       [((32, 80), 96), ((96, 96), 192), ((48, 80), 1024), ((192, 64), 96), ((17, 19), 32), ((80, 192), 320),
+        ((3, 5), 128),
         ((1, 1), 32), ((5, 256), 256), ((96, 48), 33), ((32, 32), 1), ((64, 32), 7)]],
        card=lambda block, threads: threads in (96, 33, 7))  # fmt: skip
 def blocks_and_threads(generator, block, threads):

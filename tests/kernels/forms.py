@@ -40,7 +40,12 @@ OUT_IDX = {
 """By name: out_idx, the arguments that remain, the results, positions of the outputs among the arguments."""
 
 
-@cases(CASES, card=lambda out, how: how == "jit" and out in ("none", "last", "both_turned"), out=OUT_IDX, how=["jit", "compile", "decorated", "lazy"])
+@cases(
+    CASES,
+    card=lambda out, how: how == "jit" and out in ("none", "last", "both_turned"),
+    out=OUT_IDX,
+    how=["jit", "compile", "decorated", "lazy"],
+)
 def out_idx(generator, out, how):
     index, arguments, results, outputs = OUT_IDX[out]
     a, b, c = (inputs.moderate(generator, (70,)) for _ in range(3))

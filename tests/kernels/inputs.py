@@ -29,7 +29,9 @@ def random_bits(generator: np.random.Generator, shape: tuple[int, ...], dtype: t
     return data.view(dtype).reshape(shape)
 
 
-def moderate(generator: np.random.Generator, shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> torch.Tensor:
+def moderate(
+    generator: np.random.Generator, shape: tuple[int, ...], dtype: torch.dtype = torch.float32
+) -> torch.Tensor:
     """Numbers without surprises: floats around 1, integers of small size (unsigned: not negative)."""
     count = math.prod(shape)
     if dtype == torch.bool:
@@ -57,7 +59,7 @@ SPECIAL_FLOATS = (
     2.0**-1022, 5e-324, 1 + 2.0**-8, 1 + 3 * 2.0**-9, 1 + 2.0**-11, 1 + 3 * 2.0**-12, 1 + 2.0**-24, 1 + 3 * 2.0**-25,
     1 + 2.0**-11 + 2.0**-40, 1 + 2.0**-8 + 2.0**-40, 448.0, 464.0, 464.5, 480.0, 57344.0, 61440.0,
 )  # fmt: skip
-"""Zeros, ties to even in each narrower format, and the edges of all formats: largest, smallest, subnormal, integers'."""
+"""Zeros, ties to even in each narrower format, and the edges of all formats: largest, smallest, subnormal."""
 
 
 def special(dtype: torch.dtype) -> torch.Tensor:

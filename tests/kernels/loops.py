@@ -96,7 +96,12 @@ def ranges(A, B, start, stop, step=1):
             B[i] = B[i] + A[i]
 
 
-@cases(CASES, card=lambda step, bounds: step in (1, -2), step=[1, 3, -1, -2], bounds=[(0, 8), (5, 2), (2, 2), (7, -1), (3, 4)])
+@cases(
+    CASES,
+    card=lambda step, bounds: step in (1, -2),
+    step=[1, 3, -1, -2],
+    bounds=[(0, 8), (5, 2), (2, 2), (7, -1), (3, 4)],
+)
 def range_bounds(generator, step, bounds):
     a, b = inputs.moderate(generator, (8,), torch.int32), inputs.moderate(generator, (8,), torch.int32)
     expected = b.clone()
@@ -299,7 +304,11 @@ def bindings(A, threads=(8, 4, 2)):
     X, Y, Z = T.const("X, Y, Z")
     A: T.Tensor((Z, Y, X), T.int32)
     B = T.empty((Z, Y, X), T.int32)
-    with T.Kernel(T.ceildiv(X, threads[0]), T.ceildiv(Y, threads[1]), T.ceildiv(Z, threads[2]), threads=threads) as (a, b, c):
+    with T.Kernel(T.ceildiv(X, threads[0]), T.ceildiv(Y, threads[1]), T.ceildiv(Z, threads[2]), threads=threads) as (
+        a,
+        b,
+        c,
+    ):
         tx, ty, tz = T.get_thread_bindings()
         ex, ey, ez = T.get_thread_extents()
         x, y, z = a * ex + tx, b * ey + ty, c * ez + tz

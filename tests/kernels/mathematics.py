@@ -90,8 +90,8 @@ FAST = {
     "tan": ((-1.2, 1.2), Ulps(16, 2.0**-19)), "tanh": ((-4, 4), Ulps(2**14, 0)), "rsqrt": ((0.01, 100), Ulps(4)),
     "sigmoid": ((-4, 4), Ulps(12)), "sqrt": ((0.01, 100), Ulps(3)), "erf": ((-2, 2), Ulps(2)),
 }  # fmt: skip
-"""Intervals with the bounds of CUDA's intrinsic functions and of PTX's approximate instructions there (2^-11 of a number
-is up to 2^13 ulp, a relative 2^-22.9 up to 3 ulp)."""
+"""Intervals with the bounds of CUDA's intrinsic functions and of PTX's approximate instructions there (2^-11 of a
+number is up to 2^13 ulp, a relative 2^-22.9 up to 3 ulp)."""
 
 
 @cases(CASES, card=True, name=FAST)

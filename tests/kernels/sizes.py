@@ -103,7 +103,8 @@ def scalars(generator, dtype, flip):
     {"dtype": "uint16", "value": 65535}, {"dtype": "int32", "value": -(2**31)}, {"dtype": "uint32", "value": 2**32 - 1},
     {"dtype": "int64", "value": -(2**63)}, {"dtype": "uint64", "value": 2**64 - 1}, {"dtype": "float16", "value": 0.1},
     {"dtype": "bfloat16", "value": 0.1}, {"dtype": "float32", "value": 0.1}, {"dtype": "float64", "value": 0.1},
-    {"dtype": "float32", "value": float("inf")}, {"dtype": "float16", "value": float("nan")}, {"dtype": "bool", "value": True},
+    {"dtype": "float32", "value": float("inf")}, {"dtype": "float16", "value": float("nan")},
+    {"dtype": "bool", "value": True},
 ])  # fmt: skip
 def extreme_scalars(generator, dtype, value):
     """A scalar arrives with all its bits."""

@@ -299,7 +299,7 @@ def filled_with_constants(rows: int, columns: int, values, dtype):
 
 @cases(CASES, card=True, dtype=inputs.EIGHT_BIT_FLOATS)
 def fills_of_float8(generator, dtype):
-    values = [0.0, -0.0, 1.0, 1.0625, -1.1875, 448.0, 2.0**-9, 3 * 2.0**-11, 0.013, -2.0**-17, math.nan]
+    values = [0.0, -0.0, 1.0, 1.0625, -1.1875, 448.0, 2.0**-9, 3 * 2.0**-11, 0.013, -(2.0**-17), math.nan]
     expected = torch.tensor(values).to(dtype)[:, None, None].expand(-1, 5, 32).contiguous()
     return Call(lambda: filled_with_constants(5, 32, values, dtype), (), expected)
 

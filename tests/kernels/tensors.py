@@ -1,4 +1,4 @@
-"""How arguments lie in memory: views, strides, bases that are not aligned, one to five dimensions, aliases, every dtype."""
+"""How arguments lie in memory: views, strides, unaligned bases, one to five dimensions, aliases, every dtype."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ RANKS = {1: ((1000,), (256,)), 2: ((70, 50), (32, 32)), 3: ((5, 33, 40), (2, 8, 
 
 def copy_of_rank(shape, tile, dtype, threads=64):
     """A + 1 for a tensor of any rank: its tiles are numbered along one grid axis."""
-    counts = [-(-size // part) for size, part in zip(shape, tile)]
+    counts = [-(-size // part) for size, part in zip(shape, tile, strict=True)]
     blocks = 1
     for count in counts:
         blocks *= count
@@ -116,9 +116,9 @@ def copy_of_rank(shape, tile, dtype, threads=64):
             staged = T.alloc_shared(tile, dtype)
             starts = []
             rest = block
-            for count, part in zip(reversed(counts), reversed(tile)):
-                starts.insert(0, rest % count * part)
-                rest = rest // count
+            for count, part in zip(reversed(counts), reversed(tile), strict=True):
+                starts.insert(0, rest % max(count, 1) * part)
+                rest = rest // max(count, 1)
             T.copy(A[tuple(starts)], staged)
             for indices in T.Parallel(*tile):
                 where = indices if len(tile) > 1 else (indices,)
@@ -128,7 +128,12 @@ def copy_of_rank(shape, tile, dtype, threads=64):
     return main
 
 
-@cases(CASES, card=lambda rank, dtype: dtype == torch.float32, rank=RANKS, dtype=[torch.float32, torch.float16, torch.int64])
+@cases(
+    CASES,
+    card=lambda rank, dtype: dtype == torch.float32,
+    rank=RANKS,
+    dtype=[torch.float32, torch.float16, torch.int64],
+)
 def ranks(generator, rank, dtype):
     shape, tile = RANKS[rank]
     a = inputs.moderate(generator, shape, dtype)

@@ -13,8 +13,24 @@ from ptxtile.nvvm.dtypes import constant_text
 @pytest.mark.parametrize("name", ["float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu"])
 def test_float8_constants(name: str, random_generator: np.random.Generator) -> None:
     scale = 2.0 ** random_generator.integers(-20, 18, 2000)
-    edges = [0.0, 448, 463.9, 464, 57344, 61439, 2.0**-9, 2.0**-10, 3 * 2.0**-11, 2.0**-16, 2.0**-17, 3 * 2.0**-18, 1e-40]
-    values = torch.from_numpy(np.concatenate([random_generator.standard_normal(2000) * scale, edges, np.arange(4096) / 512]))
+    edges = [
+        0.0,
+        448,
+        463.9,
+        464,
+        57344,
+        61439,
+        2.0**-9,
+        2.0**-10,
+        3 * 2.0**-11,
+        2.0**-16,
+        2.0**-17,
+        3 * 2.0**-18,
+        1e-40,
+    ]
+    values = torch.from_numpy(
+        np.concatenate([random_generator.standard_normal(2000) * scale, edges, np.arange(4096) / 512])
+    )
     values = values.to(torch.float32)
     if name == "float8_e8m0fnu":
         values = values.abs()

@@ -9,11 +9,25 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ptxtile.ir import gpu_ops
+from ptxtile.ir import async_copy_ops, atomic_ops, cluster_ops, gpu_ops, tensor_core_ops, warp_ops
 from ptxtile.ir.tile_ops import Print
 from ptxtile.sim.control_flow import Wait
 from ptxtile.sim.masks import Mask
-from ptxtile.sim.rules import barriers, bulk_groups, fences, mbarriers, printing, registers, tma
+from ptxtile.sim.rules import (
+    async_copies,
+    atomics,
+    barriers,
+    bulk_groups,
+    clusters,
+    fences,
+    matrices,
+    mbarriers,
+    printing,
+    registers,
+    tma,
+    warps,
+    wgmma,
+)
 
 if TYPE_CHECKING:
     from ptxtile.sim.machine import Threads
@@ -33,4 +47,25 @@ RULES: dict[type, Callable[[Threads, Any, Mask], Wait | None]] = {
     gpu_ops.BarSync: barriers.sync,
     gpu_ops.SetMaxRegisters: registers.set_max_registers,
     Print: printing.print_values,
+    atomic_ops.Atomic: atomics.operate,
+    atomic_ops.AtomicLoad: atomics.load,
+    atomic_ops.AtomicStore: atomics.store,
+    tensor_core_ops.LoadMatrix: matrices.load,
+    tensor_core_ops.StoreMatrix: matrices.store,
+    tensor_core_ops.MmaSync: matrices.multiply,
+    tensor_core_ops.WgmmaFence: wgmma.fence,
+    tensor_core_ops.Wgmma: wgmma.multiply,
+    tensor_core_ops.WgmmaCommitGroup: wgmma.commit,
+    tensor_core_ops.WgmmaWaitGroup: wgmma.wait,
+    async_copy_ops.CpAsync: async_copies.copy,
+    async_copy_ops.CpAsyncCommitGroup: async_copies.commit,
+    async_copy_ops.CpAsyncWaitGroup: async_copies.wait,
+    async_copy_ops.CpAsyncMbarrierArrive: async_copies.arrive,
+    cluster_ops.MbarrierArriveRemote: clusters.arrive_remote,
+    cluster_ops.ClusterArrive: clusters.arrive,
+    cluster_ops.ClusterWait: clusters.wait,
+    warp_ops.Shuffle: warps.shuffle,
+    warp_ops.Vote: warps.vote,
+    warp_ops.SyncWarp: warps.sync,
+    warp_ops.ElectOne: warps.elect,
 }

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ptxtile.errors import SimulationError
+from ptxtile.ir.expressions import as_expr
 from ptxtile.ir.gpu_ops import PrefetchTensorMap, TmaLoad, TmaStore
 from ptxtile.sim.async_effects import AsyncEffect
 from ptxtile.sim.masks import Mask
 from ptxtile.sim.memory import unit_dtype
-from ptxtile.sim.rules import mbarriers
+from ptxtile.sim.rules import clusters, mbarriers
 from ptxtile.sim.tensor_maps import CHUNK, SHARED_ALIGNMENT, TensorMap
 
 if TYPE_CHECKING:
     from ptxtile.sim.machine import Threads
+
+MOST_CTAS = 16
+"""Of a cluster: the bits of a multicast mask (PTX ISA 9.7.9.27.1.2)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,17 +115,29 @@ def _shared_units(threads: Threads, op: TmaLoad | TmaStore, boxes: _Boxes, kind:
     return shared.data.view(unit_dtype(width)).reshape(-1), positions
 
 
+def _destinations(threads: Threads, op: TmaLoad, mask: Mask) -> tuple[np.ndarray, np.ndarray]:
+    """(box, CTA) of each copy of the active lanes' boxes: one of each, or one for each CTA of the multicast mask."""
+    ctas, _ = threads.active_lanes(mask)
+    if op.multicast is None:
+        return np.arange(len(ctas)), ctas
+    masks = threads.on_active_lanes(as_expr(op.multicast), mask)
+    box, rank = np.nonzero(masks[:, None] >> np.arange(MOST_CTAS) & 1)
+    return box, clusters.targets(threads, ctas[box], rank)
+
+
 def load(threads: Threads, op: TmaLoad, mask: Mask) -> None:
     boxes = _boxes(threads, op, mask)
     completions = []
     for mbarrier, lanes in mbarriers.each(threads, op.barrier, op.index, mask):
-        counts = threads.lanes_per_cta(lanes)
+        counts = np.bincount(_destinations(threads, op, lanes)[1], minlength=threads.group.ctas)
         mbarrier.require_initialised(counts > 0, "used by a TMA load")
         completions.append((mbarrier, counts * boxes.tensor_map.box_bytes))
+    box, ctas = _destinations(threads, op, mask)
+    copies = replace(boxes, ctas=ctas, shared=boxes.shared[box])
 
     def write(data: np.ndarray) -> None:
-        units, positions = _shared_units(threads, op, boxes, "write")
-        units[positions] = data
+        units, positions = _shared_units(threads, op, copies, "write")
+        units[positions] = data[box]
 
     def complete() -> None:
         for mbarrier, completed in completions:

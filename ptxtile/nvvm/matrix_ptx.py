@@ -1,0 +1,186 @@
+"""Inline-PTX templates of ldmatrix, mma.sync and wgmma, made for the shape and element types that an op asks for.
+
+Accumulators of wgmma are *tied* operands: they go into and come out of each block of instructions, and of the waits,
+so that no instruction of LLVM's can read one between. All multiplications between a fence and a commit are one block
+(:class:`WgmmaBlock`): ptxas then sees no moves of registers between them, which would make it run them one at a time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ptxtile.ir.types import DType
+from ptxtile.nvvm.ptx_template import InlinePtx, operation
+from ptxtile.target import Feature
+
+_LDMATRIX = "Warp Level Matrix Instructions: ldmatrix"
+_MMA = "Warp Level Matrix Instructions: mma"
+_WGMMA = "Asynchronous Warpgroup Level Matrix Instructions: wgmma"
+
+_SPELLINGS = {
+    "float16": "f16", "bfloat16": "bf16", "tfloat32": "tf32", "float32": "f32", "float64": "f64", "int32": "s32",
+    "int8": "s8", "uint8": "u8", "float8_e4m3fn": "e4m3", "float8_e5m2": "e5m2",
+}  # fmt: skip
+_CONSTRAINTS = {"float": "f", "double": "d", "i32": "r"}
+
+
+def spelling(dtype: DType) -> str:
+    """How PTX calls an element type."""
+    return _SPELLINGS[dtype.element_name]
+
+
+def register_kind(dtype: DType, *, operand: bool = False) -> str:
+    """The LLVM type of the registers of a fragment; an ``operand`` (A, B) of 32-bit elements is raw bits."""
+    if dtype.bits == 64:
+        return "double"
+    return "float" if dtype.is_float and dtype.bits == 32 and not operand else "i32"
+
+
+def registers_of(dtype: DType, elements: int) -> int:
+    return elements * dtype.bits // 64 if dtype.bits == 64 else elements * dtype.bits // 32
+
+
+def _list(first: int, count: int) -> str:
+    return "{" + ", ".join(f"${position}" for position in range(first, first + count)) + "}"
+
+
+def load_matrix(count: int, transposed: bool) -> InlinePtx:
+    text = f"ldmatrix.sync.aligned.m8n8.x{count}{'.trans' if transposed else ''}.shared.b16 {_list(0, count)}, [${count}];"
+    name = f"load_matrix_{count}{'_transposed' if transposed else ''}"
+    constraints = ",".join([*["=r"] * count, "r"])
+    return operation(name, text, constraints, ("i32",), _LDMATRIX, Feature.LDMATRIX, results=("i32",) * count)
+
+
+def mma(shape: tuple[int, int, int], a: DType, b: DType, accumulator: DType, counts: tuple[int, int, int]) -> InlinePtx:
+    """Operands: the registers of A, B and the accumulator; ``counts`` of each."""
+    kinds = [register_kind(a, operand=True), register_kind(b, operand=True), register_kind(accumulator)]
+    letters = [_CONSTRAINTS[kind] for kind in kinds]
+    m, n, k = shape
+    types = ".".join(spelling(dtype) for dtype in (accumulator, a, b, accumulator))
+    name = f"mma.sync.aligned.m{m}n{n}k{k}.row.col.{types}"
+    results = counts[2]
+    lists = [_list(0, results), _list(results, counts[0]), _list(results + counts[0], counts[1]),
+             _list(results + counts[0] + counts[1], results)]  # fmt: skip
+    constraints = [f"={letters[2]}"] * results
+    operands: list[str] = []
+    for kind, letter, count in zip(kinds, letters, counts, strict=True):
+        constraints += [letter] * count
+        operands += [kind] * count
+    feature = Feature.MMA_SYNC
+    if a.is_float and a.bits == 8:
+        feature = Feature.MMA_FP8
+    elif a.bits == 64 and m == 16:
+        feature = Feature.MMA_F64
+    text = f"{name} {', '.join(lists)};"
+    return InlinePtx(name, text, ",".join(constraints), tuple(operands), _MMA, convergent=True, feature=feature,
+                     results=(kinds[2],) * results)  # fmt: skip
+
+
+# --- wgmma -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Accumulator:
+    """The registers of one accumulator in a block: LLVM type, count, and what goes in (None: nothing, the first
+    multiplication starts it afresh)."""
+
+    kind: str
+    count: int
+    given: list[str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Multiplication:
+    """``a``: registers, or one descriptor. ``accumulate``: True, False, or an i32 operand that is not 0 where it
+    holds. ``flags``: what follows it in the instruction."""
+
+    name: str
+    accumulator: int
+    a: list[str]
+    a_in_registers: bool
+    b: str
+    accumulate: bool | str
+    flags: str
+
+
+@dataclass(slots=True)
+class WgmmaBlock:
+    """Fences, multiplications and commits that are written as one block of inline PTX, in order."""
+
+    accumulators: list[Accumulator] = field(default_factory=list)
+    steps: list[Multiplication | str] = field(default_factory=list)
+
+    def template(self) -> tuple[InlinePtx, list[str]]:
+        """The template and its operands."""
+        outputs = sum(accumulator.count for accumulator in self.accumulators)
+        constraints: list[str] = []
+        kinds: list[str] = []
+        results: list[str] = []
+        operands: list[str] = []
+        first: list[int] = []
+        for accumulator in self.accumulators:
+            first.append(len(results))
+            results += [accumulator.kind] * accumulator.count
+            constraints += [f"=&{_CONSTRAINTS[accumulator.kind]}"] * accumulator.count
+        for start, accumulator in zip(first, self.accumulators, strict=True):
+            if accumulator.given is not None:
+                constraints += [str(start + position) for position in range(accumulator.count)]
+                kinds += [accumulator.kind] * accumulator.count
+                operands += accumulator.given
+        known: dict[tuple[str, str], str] = {}
+
+        def operand(text: str, kind: str) -> str:
+            if (text, kind) not in known:
+                known[text, kind] = f"${outputs + len(operands)}"
+                constraints.append({"i64": "l", "i32": "r"}[kind])
+                kinds.append(kind)
+                operands.append(text)
+            return known[text, kind]
+
+        lines = []
+        for step in self.steps:
+            if isinstance(step, str):
+                lines.append(step)
+                continue
+            accumulator = _list(first[step.accumulator], self.accumulators[step.accumulator].count)
+            if step.a_in_registers:
+                a = "{" + ", ".join(operand(text, "i32") for text in step.a) + "}"
+            else:
+                a = operand(step.a[0], "i64")
+            line = f"{step.name} {accumulator}, {a}, {operand(step.b, 'i64')}"
+            if isinstance(step.accumulate, bool):
+                lines.append(f"{line}, {int(step.accumulate)}{step.flags};")
+            else:
+                predicate = f"setp.ne.b32 P, {operand(step.accumulate, 'i32')}, 0;"
+                lines.append(f"{{ .reg .pred P; {predicate} {line}, P{step.flags}; }}")
+        name = "wgmma" if self.accumulators else "wgmma synchronization"
+        template = operation(name, " ".join(lines), ",".join(constraints), tuple(kinds), _WGMMA, Feature.WGMMA,
+                             results=tuple(results))  # fmt: skip
+        return template, operands
+
+
+def wgmma_name(n: int, k: int, a: DType, b: DType, accumulator: DType) -> str:
+    types = ".".join(spelling(dtype) for dtype in (accumulator, a, b))
+    return f"wgmma.mma_async.sync.aligned.m64n{n}k{k}.{types}"
+
+
+def wgmma_flags(a: DType, *, transpose_a: bool | None, transpose_b: bool) -> str:
+    """imm-scale-a, imm-scale-b and the transposes, as far as the instruction has them (PTX ISA 9.7.15.5.2);
+    ``transpose_a`` is None when A is in registers."""
+    if not a.is_float:
+        return ""
+    if a.bits != 16:
+        return ", 1, 1"
+    transposes = [] if transpose_a is None else [int(transpose_a)]
+    return ", 1, 1, " + ", ".join(str(flag) for flag in (*transposes, int(transpose_b)))
+
+
+def wgmma_wait(pending: int, tied: list[str], inputs: int) -> InlinePtx:
+    """``tied``: LLVM types of the registers that go through; ``inputs``: i32 registers that only have to live until
+    here."""
+    constraints = [f"=&{_CONSTRAINTS[kind]}" for kind in tied]
+    constraints += [str(position) for position in range(len(tied))] + ["r"] * inputs
+    text = f"wgmma.wait_group.sync.aligned {pending};"
+    kinds = (*tied, *["i32"] * inputs)
+    return operation("wgmma_wait_group", text, ",".join(constraints), kinds, _WGMMA, Feature.WGMMA,
+                     results=tuple(tied))  # fmt: skip

@@ -1,0 +1,231 @@
+"""Rules for the ops of the tensor cores: fragments packed into 32-bit registers, and the inline PTX around them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ptxtile.ir import tensor_core_ops as ir
+from ptxtile.ir.buffers import Buffer
+from ptxtile.ir.expressions import Expr
+from ptxtile.nvvm import inline_ptx, matrix_ptx, memory
+from ptxtile.nvvm.context import Context
+from ptxtile.nvvm.dtypes import memory_type, value_type
+from ptxtile.nvvm.expressions import scalar
+from ptxtile.nvvm.function import Value, constant_value
+from ptxtile.nvvm.matrix_ptx import Accumulator, Multiplication, WgmmaBlock
+from ptxtile.ir.types import int32
+
+
+# -- fragments ----------------------------------------
+def load_fragment(context: Context, buffer: Buffer, first: Value, elements: int, kind: str) -> list[str]:
+    """Consecutive elements of a REGISTER buffer as registers of LLVM type ``kind``: float, double, or i32 of packed
+    elements."""
+    writer, dtype = context.writer, buffer.dtype
+    values = memory.load(context, buffer, first, dtype.with_lanes(elements))
+    texts = [writer.operand(value) for value in values]
+    own = value_type(dtype)
+    if own == kind:
+        return texts
+    if dtype.bits == 32:
+        return [writer.register(f"bitcast {own} {text} to {kind}") for text in texts]
+    count = 32 // dtype.bits
+    packed, vector = [], f"<{count} x {own}>"
+    for start in range(0, elements, count):
+        whole = "poison"
+        for lane, text in enumerate(texts[start : start + count]):
+            whole = writer.register(f"insertelement {vector} {whole}, {own} {text}, i32 {lane}")
+        packed.append(writer.register(f"bitcast {vector} {whole} to i32"))
+    return packed
+
+
+def store_fragment(context: Context, buffer: Buffer, first: Value, registers: list[str], kind: str) -> None:
+    """The inverse of :func:`load_fragment`."""
+    writer, dtype = context.writer, buffer.dtype
+    own = value_type(dtype)
+    if own == kind:
+        texts = registers
+    elif dtype.bits == 32:
+        texts = [writer.register(f"bitcast {kind} {text} to {own}") for text in registers]
+    else:
+        count = 32 // dtype.bits
+        vector, texts = f"<{count} x {own}>", []
+        for register in registers:
+            whole = writer.register(f"bitcast i32 {register} to {vector}")
+            texts += [writer.register(f"extractelement {vector} {whole}, i32 {lane}") for lane in range(count)]
+    memory.store(context, buffer, first, [Value(text, dtype.element) for text in texts])
+
+
+def _row_address(context: Context, shared: Buffer, offset: Expr) -> str:
+    return memory.shared_address(context, shared, scalar(context, offset), shared.dtype.itemsize)
+
+
+# -- ldmatrix, stmatrix, mma.sync ----------------------------------------
+def _load_matrix(context: Context, node: ir.LoadMatrix) -> None:
+    template = matrix_ptx.load_matrix(node.count, node.transposed)
+    registers = inline_ptx.write(context.writer, template, [_row_address(context, node.shared, node.offset)])
+    store_fragment(context, node.destination, scalar(context, node.destination_offset), registers, "i32")
+
+
+def _store_matrix(context: Context, node: ir.StoreMatrix) -> None:
+    first = scalar(context, node.source_offset)
+    registers = load_fragment(context, node.source, first, ir.matrix_elements(node), "i32")
+    name = f"store_matrix_{node.count}{'_transposed' if node.transposed else ''}"
+    inline_ptx.call(context.writer, name, _row_address(context, node.shared, node.offset), *registers)
+
+
+def _mma_sync(context: Context, node: ir.MmaSync) -> None:
+    a, b, c = ir.fragment_elements(node)
+    kinds = [matrix_ptx.register_kind(dtype, operand=True) for dtype in (node.dtype_a, node.dtype_b)]
+    kind = matrix_ptx.register_kind(node.dtype_accumulator)
+    first = scalar(context, node.accumulator_offset)
+    registers_a = load_fragment(context, node.a, scalar(context, node.a_offset), a, kinds[0])
+    registers_b = load_fragment(context, node.b, scalar(context, node.b_offset), b, kinds[1])
+    given = load_fragment(context, node.accumulator, first, c, kind)
+    counts = (len(registers_a), len(registers_b), len(given))
+    shape = (node.m, node.n, node.k)
+    template = matrix_ptx.mma(shape, node.dtype_a, node.dtype_b, node.dtype_accumulator, counts)
+    results = inline_ptx.write(context.writer, template, [*registers_a, *registers_b, *given])
+    store_fragment(context, node.accumulator, first, results, kind)
+
+
+# -- wgmma ----------------------------------------
+class PendingWgmma:
+    """A block of wgmma instructions that is being collected; ``places``: where its accumulators go when it is
+    written."""
+
+    def __init__(self) -> None:
+        self.block = WgmmaBlock()
+        self.places: dict[tuple[str, int, int], tuple[int, Buffer]] = {}
+
+    def accumulator(self, context: Context, node: ir.Wgmma, first: int, accumulate: bool | str) -> int:
+        """The number of the accumulator in the block."""
+        elements = ir.fragment_elements(node)[2]
+        key = (node.accumulator.storage.name, first, elements)
+        if key not in self.places:
+            kind = matrix_ptx.register_kind(node.dtype_accumulator)
+            count = matrix_ptx.registers_of(node.dtype_accumulator, elements)
+            given = None
+            if accumulate is not False:
+                given = load_fragment(context, node.accumulator, _index(first), elements, kind)
+            self.places[key] = (len(self.block.accumulators), node.accumulator)
+            self.block.accumulators.append(Accumulator(kind, count, given))
+        return self.places[key][0]
+
+    def overlaps(self, node: ir.Wgmma, first: int) -> bool:
+        """Whether the op's accumulator shares registers with one of the block without being the same."""
+        last = first + ir.fragment_elements(node)[2]
+        for name, start, count in self.places:
+            if name == node.accumulator.storage.name and (start, start + count) != (first, last):
+                if start < last and first < start + count:
+                    return True
+        return False
+
+    def write(self, context: Context) -> None:
+        template, operands = self.block.template()
+        results = inline_ptx.write(context.writer, template, operands)
+        for (_, first, _), (number, buffer) in self.places.items():
+            start = sum(accumulator.count for accumulator in self.block.accumulators[:number])
+            accumulator = self.block.accumulators[number]
+            registers = results[start : start + accumulator.count]
+            store_fragment(context, buffer, _index(first), registers, accumulator.kind)
+
+
+def _index(number: int) -> Value:
+    return constant_value(number, int32)
+
+
+def flush(context: Context) -> None:
+    """Writes the wgmma instructions that were put off."""
+    pending, context.wgmma = context.wgmma, None
+    if pending is not None:
+        pending.write(context)
+
+
+def _pending(context: Context) -> PendingWgmma:
+    """The block that is being collected. It is written when the next other op, or the end of the LLVM block, comes."""
+    if context.wgmma is None:
+        context.wgmma = PendingWgmma()
+        context.writer.before_control = lambda: flush(context)
+    return context.wgmma
+
+
+def _wgmma_fence(context: Context, node: ir.WgmmaFence) -> None:
+    pending = _pending(context)
+    if pending.block.steps:
+        flush(context)
+        pending = _pending(context)
+    pending.block.steps.append("wgmma.fence.sync.aligned;")
+
+
+def _wgmma(context: Context, node: ir.Wgmma) -> None:
+    writer = context.writer
+    first = scalar(context, node.accumulator_offset).constant
+    if first is None:
+        raise writer.error(f"the offset into {node.accumulator.name} is not constant")
+    if context.wgmma is not None and context.wgmma.overlaps(node, int(first)):
+        flush(context)
+    accumulate: bool | str
+    condition = scalar(context, node.accumulate)
+    if condition.constant is None:
+        accumulate = writer.register(f"zext i1 {condition.text} to i32")
+    else:
+        accumulate = bool(condition.constant)
+    b = writer.operand(scalar(context, node.descriptor_b))
+    if node.a is not None and node.a_offset is not None:
+        elements = ir.fragment_elements(node)[0]
+        a = load_fragment(context, node.a, scalar(context, node.a_offset), elements, "i32")
+    else:
+        assert node.descriptor_a is not None
+        a = [writer.operand(scalar(context, node.descriptor_a))]
+    in_registers = node.a is not None
+    transpose_a = None if in_registers else node.transpose_a
+    pending = _pending(context)
+    pending.block.steps.append(
+        Multiplication(
+            matrix_ptx.wgmma_name(node.n, node.k, node.dtype_a, node.dtype_b, node.dtype_accumulator),
+            pending.accumulator(context, node, int(first), accumulate),
+            a,
+            in_registers,
+            b,
+            accumulate,
+            matrix_ptx.wgmma_flags(node.dtype_a, transpose_a=transpose_a, transpose_b=node.transpose_b),
+        )
+    )
+
+
+def _wgmma_commit(context: Context, node: ir.WgmmaCommitGroup) -> None:
+    _pending(context).block.steps.append("wgmma.commit_group.sync.aligned;")
+    flush(context)
+
+
+def _wgmma_wait(context: Context, node: ir.WgmmaWaitGroup) -> None:
+    given: list[str] = []
+    kinds: list[str] = []
+    sizes: list[int] = []
+    for buffer in node.accumulators:
+        kind = matrix_ptx.register_kind(buffer.dtype)
+        registers = load_fragment(context, buffer, _index(0), _size(buffer), kind)
+        given, kinds, sizes = given + registers, kinds + [kind] * len(registers), [*sizes, len(registers)]
+    inputs: list[str] = []
+    for buffer in node.fragments:
+        inputs += load_fragment(context, buffer, _index(0), _size(buffer), "i32")
+    template = matrix_ptx.wgmma_wait(node.pending, kinds, len(inputs))
+    results = inline_ptx.write(context.writer, template, [*given, *inputs])
+    for buffer, size in zip(node.accumulators, sizes, strict=True):
+        store_fragment(context, buffer, _index(0), results[:size], matrix_ptx.register_kind(buffer.dtype))
+        results = results[size:]
+
+
+def _size(buffer: Buffer) -> int:
+    return (buffer.storage.size or 0) * 8 // buffer.dtype.bits
+
+
+RULES: dict[type, Callable[..., None]] = {
+    ir.LoadMatrix: _load_matrix,
+    ir.StoreMatrix: _store_matrix,
+    ir.MmaSync: _mma_sync,
+    ir.WgmmaFence: _wgmma_fence,
+    ir.Wgmma: _wgmma,
+    ir.WgmmaCommitGroup: _wgmma_commit,
+    ir.WgmmaWaitGroup: _wgmma_wait,
+}

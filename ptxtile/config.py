@@ -5,6 +5,7 @@ Values are read when asked for, so that a test or a notebook can change them; no
 
 from __future__ import annotations
 
+import logging
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +19,7 @@ class Variable:
 
 
 VARIABLES = (
-    Variable("PTXTILE_CACHE_DIR", "", "where compiled kernels are kept; default: the user's cache folder"),
+    Variable("PTXTILE_CACHE_DIR", "", "where the disk cache, once there is one, keeps compiled kernels; default: the user's cache folder"),
     Variable("PTXTILE_DUMP", "", "a folder: the IR after each pass, the LLVM IR and the PTX are written there"),
     Variable("PTXTILE_TARGET", "", "architecture to compile for when no card says so, such as sm_90a"),
     Variable("PTXTILE_LOG", "warning", "level of the logger 'ptxtile': debug, info, warning or error"),
@@ -35,6 +36,16 @@ def read(name: str) -> str:
 def is_set(name: str) -> bool:
     """Whether the environment says anything about a variable of the table."""
     return _BY_NAME[name].name in os.environ
+
+
+def logger() -> logging.Logger:
+    """The logger ``ptxtile``. Where PTXTILE_LOG is set, at its level and with messages on standard error."""
+    log = logging.getLogger("ptxtile")
+    if is_set("PTXTILE_LOG"):
+        log.setLevel(logging.getLevelNamesMapping().get(read("PTXTILE_LOG").upper(), logging.WARNING))
+        if not log.handlers:
+            log.addHandler(logging.StreamHandler())
+    return log
 
 
 def cache_directory() -> Path:

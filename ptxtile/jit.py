@@ -77,6 +77,11 @@ class JITFunction:
                 or "none",
                 got=unknown[0],
             )
+        for name, value in sizes.items():
+            if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+                raise ArgumentError(
+                    f"the size {name} of {self.function.function.__name__}", expected="an integer ≥ 0", got=repr(value)
+                )
         fixed = JITKernel(self.function, kernel.python_arguments, self.settings, constants=sizes)
         fixed.__dict__["signature"] = kernel.signature
         tensors = [arguments[name] for name, runtime, _ in names if runtime and name in arguments]

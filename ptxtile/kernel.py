@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -82,7 +81,7 @@ class Variant:
         if self._compiled is None:
             artifact = self._compiled = emit_ptx(self.lowered())
             if self.settings.verbose:
-                logging.getLogger("ptxtile").warning(
+                config.logger().warning(
                     "compiled %s for %s in %.1f ms", self.tile_program.name, self.target.name,
                     1e3 * sum(artifact.timings.values()),
                 )  # fmt: skip
@@ -244,7 +243,8 @@ class JITKernel:
             if missing:
                 raise ArgumentError(
                     f"the size {missing[0]} of {self.function.function.__name__} is not known yet",
-                    hint=f"call the kernel, or compile({', '.join(f'{name}=…' for name in missing)})",
+                    hint=f"call the kernel, or compile({', '.join(f'{name}=…' for name in missing)}); on the command line: "
+                    + " ".join(f"-D {name}=…" for name in missing),
                 )
             self._latest = self._variant(typical(self.signature, self.constants), self._target("cpu", None))
         return self._latest

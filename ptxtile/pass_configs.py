@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import difflib
-import logging
 from collections.abc import Mapping
 from dataclasses import fields
 from enum import StrEnum
 from typing import Any
 
+from ptxtile import config
 from ptxtile.errors import PtxtileError
 from ptxtile.lower.options import Options
 
@@ -55,7 +55,7 @@ def options_from(base: Options, pass_configs: Mapping[Any, Any] | None) -> Optio
         elif name in ("tl.enable_fast_math", "tl.disable_fast_math"):
             values["fast_math"] = bool(value) == (name == "tl.enable_fast_math")
         elif name.startswith(_PREFIXES):
-            logging.getLogger("ptxtile").info("the pass config %s has no effect here", name)
+            config.logger().info("the pass config %s has no effect here", name)
         else:
             close = difflib.get_close_matches(name, [*values, *(k.value for k in PassConfigKey)], n=3)
             raise PtxtileError(

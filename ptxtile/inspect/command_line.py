@@ -117,7 +117,7 @@ def _write(output: Path | None, text: str) -> None:
         output.write_text(text)
 
 
-def _stage_writer(output: Path | None) -> Callable[[str, str], None]:
+def _stage_writer(output: Path | None) -> Callable[[str, str, str], None]:
     """What takes one stage after the other: standard output, a file, or a folder (no suffix) with a file for each."""
     number = -1
     if output is not None and output.suffix:
@@ -125,10 +125,11 @@ def _stage_writer(output: Path | None) -> Callable[[str, str], None]:
     elif output is not None:
         output.mkdir(parents=True, exist_ok=True)
 
-    def emit(name: str, text: str) -> None:
+    def emit(name: str, stage: str, text: str) -> None:
         nonlocal number
         number += 1
-        shown = f"# ===== {number:02d} {name} =====\n{text.rstrip()}\n\n"
+        heading = f"{name} ({stage})" if stage else name
+        shown = f"# ===== {number:02d} {heading} =====\n{text.rstrip()}\n\n"
         if output is None:
             typer.echo(shown, nl=False)
         elif output.suffix:

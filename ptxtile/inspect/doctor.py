@@ -131,7 +131,8 @@ def _card(cuda: Any, index: int) -> Card:
 
 def _tool(name: str) -> Fact:
     found = find_tool(name)
-    return Fact(name, found or "not found (only for ptxtile inspect --sass and --resources)", found is not None)
+    use = "--sass and --resources, which also take a card" if name == "ptxas" else "--sass"
+    return Fact(name, found or f"not found (only for ptxtile inspect {use})", found is not None)
 
 
 def _cache() -> Fact:
@@ -184,7 +185,7 @@ def _verdicts(facts: tuple[Fact, ...], cards: tuple[Card, ...]) -> list[Fact]:
     verdicts.append(Fact("ptxtile inspect --sass", shown, disassembler and assembler))
     shown = "works" if assembler else "needs ptxas or a card"
     verdicts.append(Fact("ptxtile inspect --resources", shown, assembler))
-    verdicts.append(needs("keep compiled kernels on disk", "cache folder"))
+    verdicts.append(Fact("keep compiled kernels on disk", "there is no disk cache yet", good=False))
     return verdicts
 
 

@@ -59,15 +59,20 @@ def show(view: View, subject: Subject) -> str:
     return text.rstrip("\n") + "\n"
 
 
-def show_passes(subject: Subject, emit: Callable[[str, str], None]) -> None:
-    """Call ``emit(name, text)`` with the traced program, then with the program after each pass as it ends.
+def show_passes(subject: Subject, emit: Callable[[str, str, str], None]) -> None:
+    """Call ``emit(name, stage, text)`` with the traced program, then with the program after each pass as it ends.
 
     When a pass raises, what came before it has been shown.
     """
     from ptxtile.compiler import lower_program
+    from ptxtile.lower.pipeline import PASSES
 
+    stages = {entry.name: entry.stage for entry in PASSES}
     lower_program(
-        subject.program, subject.target, subject.options, lambda name, program: emit(name, print_program(program))
+        subject.program,
+        subject.target,
+        subject.options,
+        lambda name, program: emit(name, stages.get(name, ""), print_program(program)),
     )
 
 

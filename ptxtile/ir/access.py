@@ -14,14 +14,29 @@ from typing import Any
 
 from ptxtile.errors import Location
 from ptxtile.ir import gpu_ops
+from ptxtile.ir.async_copy_ops import CpAsync
 from ptxtile.ir.atomic_ops import ATOMIC_OPS, COMMUTATIVE, Atomic, AtomicLoad, AtomicStore
 from ptxtile.ir.buffers import Buffer, Scope, Storage
 from ptxtile.ir.enumeration import NotEnumerable, evaluate
-from ptxtile.ir.expressions import Binary, Cast, Compare, Const, Expr, Load, LogicalAnd, LogicalOr, Select, Unary, Var
+from ptxtile.ir.expressions import (
+    Binary,
+    Cast,
+    Compare,
+    Const,
+    Expr,
+    Load,
+    LogicalAnd,
+    LogicalOr,
+    Select,
+    Unary,
+    Var,
+    compare,
+)
 from ptxtile.ir.program import Kernel, Program, ScalarParameter, TensorParameter
 from ptxtile.ir.rewrite import children, substitute, walk
 from ptxtile.ir.statements import For, If, Let, Role, Seq, Specialized, Statement, Store, While
-from ptxtile.ir.types import bool_, parse_dtype
+from ptxtile.ir.tensor_core_ops import WARP, LoadMatrix, StoreMatrix, Wgmma
+from ptxtile.ir.types import bool_, int32, parse_dtype
 
 MAXIMUM_INLINED_NODES = 200
 """A Let whose expression is larger than this is kept as a variable of unknown value."""
@@ -209,7 +224,8 @@ class Access:
         return self.masks[0]
 
     def describe(self) -> str:
-        verb = ("TMA write of" if self.is_write else "TMA read of") if self.asynchronous else ""
+        engine = {"tma": "TMA", "cp_async": "cp.async"}.get(self.engine, self.engine)
+        verb = (f"{engine} write of" if self.is_write else f"{engine} read of") if self.asynchronous else ""
         verb = verb or ("write of" if self.is_write else "read of")
         return f"{verb} {self.storage.name}" + (f" ({self.location})" if self.location else "")
 

@@ -8,6 +8,8 @@ done. What a later access needs of it (:func:`need`) follows the rules of the PT
 * generic write → TMA access of the same bytes: also ``fence.proxy.async`` by the writing threads, before the barrier
   (PTX ISA, «Memory Consistency Model», proxies). A generic *read* before a TMA write needs no fence.
 * TMA load → anything: the wait on its mbarrier, by the thread that goes on or by one that then takes part in a barrier.
+* wgmma's read of its operands → a write: ``wgmma.wait_group`` by the warpgroup, then as for a generic read.
+* cp.async → anything: ``cp.async.wait_group`` by each issuing thread, then as for a generic write.
 * TMA store → a write of its source: ``cp.async.bulk.wait_group.read`` by the issuing thread, then as above.
 * TMA store → an access of its destination: the full ``wait_group``, and for a generic access
   ``fence.proxy.async.global``.
@@ -51,14 +53,16 @@ class Pending:
     @property
     def is_store(self) -> bool:
         """Part of a TMA store: it reads shared memory and writes global memory."""
-        return self.access.asynchronous and self.access.is_write == (self.access.storage.scope is Scope.GLOBAL)
+        access = self.access
+        by_tma = access.asynchronous and access.engine == "tma"
+        return by_tma and access.is_write == (access.storage.scope is Scope.GLOBAL)
 
     @property
     def owes_fence(self) -> bool:
         """Whether a later access by the other proxy needs a fence after this one."""
         if self.fenced or not self.access.is_write:
             return False
-        return not self.access.asynchronous or self.access.storage.scope is Scope.GLOBAL
+        return not self.access.in_async_proxy or self.access.storage.scope is Scope.GLOBAL
 
 
 State = dict[Pending, None]
@@ -117,7 +121,7 @@ def _fence(pending: Pending, later: Access) -> str:
     if not pending.owes_fence:
         return ""
     scope = pending.access.storage.scope
-    if scope is not Scope.BARRIER and pending.access.asynchronous == later.asynchronous:
+    if scope is not Scope.BARRIER and pending.access.in_async_proxy == later.in_async_proxy:
         return ""
     return FENCE_SPACES[scope]
 
@@ -203,8 +207,24 @@ def after_barrier_wait(state: State, names: set[str], mask: int, depth: int) -> 
     ``names``."""
     result: State = {}
     for pending in state:
-        if pending.access.asynchronous and pending.access.retired_by in names:
+        access = pending.access
+        if access.asynchronous and access.engine != "wgmma" and access.retired_by in names:
             pending = replace(pending, done=True, depth=depth, ordered=pending.ordered | mask)
+        result[pending] = None
+    return result
+
+
+def after_group_wait(
+    state: State, engine: str, mask: int, depth: int, *, pending_groups: int, names: set[str]
+) -> State:
+    """``state`` after the threads ``mask`` waited for their groups of ``engine`` (wgmma or cp.async): for all of them,
+    or for those that access the storages ``names``. From then on these are ordinary accesses of the threads."""
+    result: State = {}
+    for pending in state:
+        access = pending.access
+        if pending.in_flight and access.engine == engine and access.threads & ~mask == 0:
+            if pending_groups == 0 or access.retired_by in names:
+                pending = replace(pending, access=access.completed(), depth=depth)
         result[pending] = None
     return result
 

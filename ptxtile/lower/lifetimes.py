@@ -15,11 +15,13 @@ from typing import TYPE_CHECKING
 
 from ptxtile.ir import gpu_ops
 from ptxtile.ir.access import Access, Context, accesses, expression_accesses, kernel_context, statements_in
+from ptxtile.ir.async_copy_ops import CpAsyncWaitGroup
 from ptxtile.ir.buffers import Scope
 from ptxtile.ir.footprint import NOBODY, footprint
 from ptxtile.ir.program import Kernel, Program
 from ptxtile.ir.rewrite import buffers_of
 from ptxtile.ir.statements import Allocate, Break, Continue, For, If, Let, Role, Seq, Specialized, Statement, While
+from ptxtile.ir.tensor_core_ops import WgmmaWaitGroup
 
 if TYPE_CHECKING:
     import numpy as np
@@ -88,9 +90,10 @@ class Lifetimes:
         self._specialized: int | None = None
         self._span: dict[int, int] = {}
         self._storing: set[str] = set()  # storages that TMA stores may still be reading
-        self._loading: set[str] = set()  # storages that TMA loads may still be writing
+        self._loading: set[str] = set()  # storages that TMA loads or cp.async may still be writing
+        self._multiplying: set[str] = set()  # storages that wgmma may still be reading
         self._walk(kernel.body, kernel_context(program, kernel), ())
-        self._never_retired = self._storing
+        self._never_retired = self._storing | self._multiplying
         self.of = {name: self._lifetime(name) for name in self._uses}
 
     # -- collecting uses -------------------------------------------------------------------------------------------
@@ -133,7 +136,7 @@ class Lifetimes:
         self._walk(node.body, inner, loops)
         self._clock += 1
         self._loops[number].end = self._clock
-        self._loops[number].in_flight_at_end = self._storing | self._loading
+        self._loops[number].in_flight_at_end = self._storing | self._loading | self._multiplying
 
     def _walk_roles(self, roles: tuple[Role, ...], context: Context, loops: tuple[int, ...]) -> None:
         outer_storing, self._specialized = set(self._storing), self._clock
@@ -149,11 +152,15 @@ class Lifetimes:
         for access in found:
             if access.storage.scope is Scope.SHARED:
                 self._use(access.storage.name, access, loops)
-                if access.asynchronous:
+                if access.asynchronous and access.engine != "wgmma":
                     (self._loading if access.is_write else self._storing).add(access.storage.name)
+                elif access.asynchronous:
+                    self._multiplying.add(access.storage.name)
 
     def _use_waits(self, node: Statement, loops: tuple[int, ...]) -> None:
-        if isinstance(node, (gpu_ops.MbarrierWait, gpu_ops.BulkWaitGroup)):
+        if isinstance(node, (WgmmaWaitGroup, CpAsyncWaitGroup)):
+            self._use_group_wait(node, loops)
+        elif isinstance(node, (gpu_ops.MbarrierWait, gpu_ops.BulkWaitGroup)):
             names = {buffer.storage.name for buffer in buffers_of(node) if buffer.scope is Scope.SHARED}
             if isinstance(node, gpu_ops.BulkWaitGroup):
                 names = names | self._storing if node.pending == 0 else names
@@ -162,6 +169,16 @@ class Lifetimes:
                 self._loading -= names
             for name in sorted(names):
                 self._use(name, None, loops)
+
+    def _use_group_wait(self, node: WgmmaWaitGroup | CpAsyncWaitGroup, loops: tuple[int, ...]) -> None:
+        names = {buffer.storage.name for buffer in node.retires}
+        if isinstance(node, WgmmaWaitGroup):
+            names = names | self._multiplying if node.pending == 0 else names
+            self._multiplying -= names
+        else:
+            self._loading -= names
+        for name in sorted(names):
+            self._use(name, None, loops)
 
     def _use(self, name: str, access: Access | None, loops: tuple[int, ...]) -> None:
         self._uses[name].append(_Use(self._clock, access, self._role, self._specialized, loops))

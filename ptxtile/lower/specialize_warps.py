@@ -18,10 +18,26 @@ from ptxtile.ir.buffers import Buffer
 from ptxtile.ir.expressions import Expr, constant
 from ptxtile.ir.gpu_ops import MbarrierArrive, MbarrierWait, SetMaxRegisters
 from ptxtile.ir.program import Kernel, Program, Why
-from ptxtile.ir.rewrite import buffers_of, map_children, walk
-from ptxtile.ir.statements import Allocate, Break, Continue, For, If, Role, Seq, Specialized, Statement, View, While, seq
+from ptxtile.ir.rewrite import buffers_of, map_children, replace_buffers, walk
+from ptxtile.ir.statements import (
+    Allocate,
+    Break,
+    Continue,
+    For,
+    If,
+    LoopKind,
+    Role,
+    Seq,
+    Specialized,
+    Statement,
+    View,
+    While,
+    seq,
+)
+from ptxtile.ir.tile_ops import Copy, CopyPath, Gemm, GemmPath
 from ptxtile.lower.options import Options
 from ptxtile.lower.producer_slice import SliceRefused, producer_slice
+from ptxtile.lower.rings import InStage, make_ring, versioned
 from ptxtile.lower.tma_groups import (
     LoadGroup,
     Phase,
@@ -30,7 +46,6 @@ from ptxtile.lower.tma_groups import (
     issue,
     make_phase,
     replace_groups,
-    wait,
 )
 from ptxtile.target import Feature, Target
 
@@ -85,7 +100,7 @@ def _refusal(kernel: Kernel, target: Target, options: Options) -> str:
     """Why ``kernel`` gets no roles; empty if it may."""
     if options.specialize_warps is False:
         return "switched off by specialize_warps=False"
-    if options.specialize_warps == "auto":
+    if options.specialize_warps == "auto" and not _feeds_tensor_cores(kernel):
         return "auto: no pipelined loop feeds tensor cores, and one-shot kernels measure faster without roles"
     for feature in (Feature.TMA, Feature.SETMAXNREG):
         if not target.has(feature):
@@ -98,30 +113,61 @@ def _refusal(kernel: Kernel, target: Target, options: Options) -> str:
     return "" if groups else "no copy takes the TMA path"
 
 
+def _feeds_tensor_cores(kernel: Kernel) -> bool:
+    """Whether a pipelined loop of several stages loads through TMA and multiplies on tensor cores."""
+    for node in walk(kernel.body):
+        if isinstance(node, For) and stages_of(node) > 1:
+            inside = list(walk(node.body))
+            loads = any(isinstance(n, Copy) and n.path is CopyPath.TMA_LOAD for n in inside)
+            if loads and any(isinstance(n, Gemm) and n.path is not GemmPath.FMA for n in inside):
+                return True
+    return False
+
+
+def stages_of(loop: For) -> int:
+    """``num_stages`` of a T.Pipelined loop; 1 for any other."""
+    stages = loop.option("num_stages") if loop.kind is LoopKind.PIPELINED else None
+    return stages if isinstance(stages, int) and stages > 1 else 1
+
+
 @dataclass(frozen=True, slots=True)
 class _Handshake:
     """How the producer learns that a group's buffers may be filled again.
 
     ``credit``: the first round needs no permission and the consumers release right after their last use in the loop body.
-    Otherwise the consumers grant each round just before they wait for it.
+    Otherwise the consumers grant each round just before they wait for it. ``stages``: versions of the group's tiles.
     """
 
     free: Phase
     credit: bool
+    stages: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Barriers:
+    """The mbarriers of a kernel: ``first[n]`` is the first of group n in both buffers, which has one for each stage."""
+
+    full: Buffer
+    free: Buffer
+    first: tuple[int, ...]
 
 
 def _specialize(program: Program, kernel: Kernel) -> Kernel:
     _, groups = replace_groups(kernel.body, lambda group: [])
     consumers = kernel.threads
-    full = barrier_buffer(f"{kernel.name}_full", len(groups))
-    free = barrier_buffer(f"{kernel.name}_free", len(groups))
     handshakes = _handshakes(kernel, groups)
+    stages = [handshakes[group.number].stages if group.number in handshakes else 1 for group in groups]
+    barriers = _Barriers(
+        barrier_buffer(f"{kernel.name}_full", sum(stages)),
+        barrier_buffer(f"{kernel.name}_free", sum(stages)),
+        tuple(sum(stages[:number]) for number in range(len(stages))),
+    )
     tiles, kernel = _hoist_tiles(kernel, groups)
-    producer_body = _producer(program, kernel, full, free, handshakes)
-    consumer_body = _consumers(kernel, full, free, handshakes)
-    barriers: list[tuple[Buffer, tuple[int, ...]]] = [(full, (1,) * len(groups))]
+    producer_body = _producer(program, kernel, barriers, handshakes)
+    consumer_body = _consumers(kernel, barriers, handshakes)
+    initialised: list[tuple[Buffer, tuple[int, ...]]] = [(barriers.full, (1,) * sum(stages))]
     if handshakes:
-        barriers.append((free, (consumers,) * len(groups)))
+        initialised.append((barriers.free, (consumers,) * sum(stages)))
     registers = plan_registers(consumers)
     threads = consumers + WARPGROUP
     roles = Specialized(
@@ -131,7 +177,14 @@ def _specialize(program: Program, kernel: Kernel) -> Kernel:
         ),
         location=kernel.location,
     )
-    prologue = barrier_prologue(barriers, kernel.thread, threads)
+    prologue = barrier_prologue(initialised, kernel.thread, threads)
+    versions = {
+        buffer.name: versioned(buffer, count)
+        for group, count in zip(groups, stages, strict=True)
+        for buffer in group.buffers
+        if count > 1
+    }
+    tiles = [replace_buffers(tile, versions) for tile in tiles]
     return replace(kernel, threads=threads, min_blocks=1, body=seq(*tiles, *prologue, roles))
 
 
@@ -155,44 +208,58 @@ def _role(name: str, first: int, threads: int, body: Statement, registers: SetMa
 
 
 def _producer(
-    program: Program, kernel: Kernel, full: Buffer, free: Buffer, handshakes: dict[int, _Handshake]
+    program: Program, kernel: Kernel, barriers: _Barriers, handshakes: dict[int, _Handshake]
 ) -> Statement:
     declarations: list[Statement] = []
+    tiles: dict[str, tuple[Buffer, Expr]] = {}
 
     def make(group: LoadGroup) -> list[Statement]:
-        result: list[Statement] = []
-        handshake = handshakes.get(group.number)
-        if handshake is not None:
-            phase = handshake.free
-            declarations.extend(phase.declaration())
-            permission = MbarrierWait(free, constant(group.number), phase.value, group.buffers, location=group.location)
-            result += [permission, *phase.flip()]
-        return result + issue(group, full)
+        handshake, first = handshakes.get(group.number), barriers.first[group.number]
+        if handshake is None:
+            return issue(group, barriers.full, constant(first))
+        if handshake.stages > 1:
+            ring = make_ring(f"{kernel.name}_load_{group.number}", first, handshake.stages, start=1)
+            declarations.extend(ring.declaration())
+            tiles.update({b.name: (versioned(b, ring.stages), ring.here) for b in group.buffers})
+            return [*ring.wait(barriers.free, group), *issue(group, barriers.full, ring.index), *ring.advance()]
+        phase = handshake.free
+        declarations.extend(phase.declaration())
+        waiting = MbarrierWait(barriers.free, constant(first), phase.value, group.buffers, location=group.location)
+        return [waiting, *phase.flip(), *issue(group, barriers.full, constant(first))]
 
     body, _ = replace_groups(producer_slice(program, kernel), make)
-    first = kernel.threads
-    return If(kernel.thread.eq(first), seq(*declarations, body), location=kernel.location)
+    elected = kernel.thread.eq(kernel.threads)
+    return If(elected, InStage(tiles).visit(seq(*declarations, body)), location=kernel.location)
 
 
-def _consumers(kernel: Kernel, full: Buffer, free: Buffer, handshakes: dict[int, _Handshake]) -> Statement:
+def _consumers(kernel: Kernel, barriers: _Barriers, handshakes: dict[int, _Handshake]) -> Statement:
     declarations: list[Statement] = []
-    released: dict[int, LoadGroup] = {}
+    releases: list[tuple[LoadGroup, Statement, list[Statement]]] = []
+    tiles: dict[str, tuple[Buffer, Expr]] = {}
 
     def make(group: LoadGroup) -> list[Statement]:
+        handshake, first = handshakes.get(group.number), barriers.first[group.number]
+        if handshake is not None and handshake.stages > 1:
+            ring = make_ring(f"{kernel.name}_use_{group.number}", first, handshake.stages, start=0)
+            declarations.extend(ring.declaration())
+            tiles.update({b.name: (versioned(b, ring.stages), ring.here) for b in group.buffers})
+            result = ring.wait(barriers.full, group)
+            arrive = MbarrierArrive(barriers.free, ring.index, location=group.location)
+            releases.append((group, result[-1], [arrive, *ring.advance()]))
+            return result
         phase = make_phase(f"{kernel.name}_full_phase_{group.number}", group.in_loop)
         declarations.extend(phase.declaration())
-        handshake = handshakes.get(group.number)
-        result: list[Statement] = []
-        if handshake is not None and not handshake.credit:
-            result.append(MbarrierArrive(free, constant(group.number), location=group.location))
-        elif handshake is not None:
-            released[group.number] = group
-        return result + wait(group, full, phase)
+        arrive = MbarrierArrive(barriers.free, constant(first), location=group.location)
+        waiting = MbarrierWait(barriers.full, constant(first), phase.value, group.buffers, location=group.location)
+        if handshake is not None and handshake.credit:
+            releases.append((group, waiting, [arrive]))
+        granted = [arrive] if handshake is not None and not handshake.credit else []
+        return [*granted, waiting, *phase.flip()]
 
     body, _ = replace_groups(kernel.body, make)
-    for group in released.values():
-        body = _release_after_last_use(body, group, full, free)
-    return seq(*declarations, body)
+    for group, waiting, release in releases:
+        body = _release_after_last_use(body, group, waiting, release)
+    return InStage(tiles).visit(seq(*declarations, body))
 
 
 def _storages(node: Any) -> set[str]:
@@ -219,8 +286,18 @@ def _handshakes(kernel: Kernel, groups: list[LoadGroup]) -> dict[int, _Handshake
         if not group.in_loop and alone and not _touched_before(kernel.body, group, names):
             continue
         name = f"{kernel.name}_free_phase_{group.number}"
-        result[group.number] = _Handshake(make_phase(name, group.in_loop, start=1 if credit else 0), credit)
+        stages = _stages_around(kernel.body, group) if credit else 1
+        result[group.number] = _Handshake(make_phase(name, group.in_loop, start=1 if credit else 0), credit, stages)
     return result
+
+
+def _stages_around(body: Statement, group: LoadGroup) -> int:
+    """Stages of the pipelined loop that the group stands in; 1 when its tiles have other views, which have no versions."""
+    names = {buffer.storage.name for buffer in group.buffers}
+    if any(isinstance(node, View) and node.buffer.storage.name in names for node in walk(body)):
+        return 1
+    loops = [node for node in walk(body) if isinstance(node, For) and any(n is group.copies[0] for n in walk(node))]
+    return stages_of(loops[-1]) if loops else 1
 
 
 def _touched_before(body: Statement, group: LoadGroup, names: set[str]) -> bool:
@@ -262,24 +339,18 @@ def _uses(node: Any, names: set[str]) -> Any:
             yield inner
 
 
-def _release_after_last_use(body: Statement, group: LoadGroup, full: Buffer, free: Buffer) -> Statement:
-    """Puts the consumers' arrival on ``free`` after the last statement that uses the group, in the Seq of its wait."""
+def _release_after_last_use(
+    body: Statement, group: LoadGroup, waiting: Statement, release: list[Statement]
+) -> Statement:
+    """Puts the consumers' release after the last statement that uses the group, in the Seq of its wait."""
     names = {buffer.storage.name for buffer in group.buffers}
-
-    def is_own_wait(statement: Statement) -> bool:
-        return (
-            isinstance(statement, MbarrierWait)
-            and statement.barrier.name == full.name
-            and statement.index == constant(group.number)
-        )
 
     def visit(node: Any) -> Any:
         if isinstance(node, Expr):
             return node
-        if isinstance(node, Seq) and any(is_own_wait(s) for s in node.statements):
-            last = max(k for k, s in enumerate(node.statements) if is_own_wait(s) or _storages(s) & names)
-            arrive = MbarrierArrive(free, constant(group.number), location=group.location)
-            return Seq((*node.statements[: last + 1], arrive, *node.statements[last + 1 :]), location=node.location)
+        if isinstance(node, Seq) and any(s is waiting for s in node.statements):
+            last = max(k for k, s in enumerate(node.statements) if s is waiting or _storages(s) & names)
+            return Seq((*node.statements[: last + 1], *release, *node.statements[last + 1 :]), location=node.location)
         return map_children(node, visit)
 
     return visit(body)

@@ -12,6 +12,7 @@ from ptxtile.ir.conflicts import Overlap, Relation, compare
 from ptxtile.ir.enumeration import NotEnumerable, evaluate
 from ptxtile.ir.program import Kernel, Program
 from ptxtile.ir.statements import For, Role, While
+from ptxtile.ir.tensor_core_ops import Wgmma
 from ptxtile.lower.hazards import Comparisons, Path
 from ptxtile.lower.uniformity import Uniformity
 
@@ -29,8 +30,8 @@ class Facts:
         self.masks: dict[Path, tuple[int, bool]] = {}
         self.released = _released_storages(kernel)
         asynchronous: list[Access] = []
-        if any(isinstance(node, (gpu_ops.TmaLoad, gpu_ops.TmaStore)) for node in statements_in(kernel.body)):
-            asynchronous = [access for access in accesses(kernel.body, self.context) if access.asynchronous]
+        if any(isinstance(node, (gpu_ops.TmaLoad, gpu_ops.TmaStore, Wgmma)) for node in statements_in(kernel.body)):
+            asynchronous = [access for access in accesses(kernel.body, self.context) if access.in_async_proxy]
         self.meets_tma = _MeetsTma(asynchronous)
 
     @property
@@ -47,7 +48,7 @@ class _MeetsTma:
         self._known: dict[Access, bool] = {}
 
     def __call__(self, access: Access) -> bool:
-        if access.asynchronous or access.storage.scope is Scope.BARRIER:
+        if access.in_async_proxy or access.storage.scope is Scope.BARRIER:
             return True
         if access not in self._known:
             any_time = Relation(parallel=True)

@@ -23,12 +23,15 @@ from ptxtile.ir.access import (
     operation_accesses,
     statements_in,
 )
+from ptxtile.ir.async_copy_ops import CpAsyncWaitGroup
 from ptxtile.ir.buffers import Scope
+from ptxtile.ir.cluster_ops import MbarrierArriveRemote
 from ptxtile.ir.conflicts import Overlap, compare, repeats_conflict
 from ptxtile.ir.effects import is_atomic
 from ptxtile.ir.expressions import Expr
 from ptxtile.ir.program import Kernel
 from ptxtile.ir.statements import Break, Continue, For, If, Let, Seq, Specialized, Statement, While
+from ptxtile.ir.tensor_core_ops import WARPGROUP, WgmmaWaitGroup
 from ptxtile.lower import hazards
 from ptxtile.lower.hazards import Decision, Need, Path, Pending, State, joined, need
 from ptxtile.lower.synchronization_facts import Facts, check_across_roles, trip_count
@@ -36,6 +39,15 @@ from ptxtile.lower.synchronization_facts import Facts, check_across_roles, trip_
 MAXIMUM_ROUNDS = 1000
 """Walks of one kernel before giving up; each adds at least one decision, so this is only reached by a mistake of
 ours."""
+
+
+def warpgroups_of(mask: int) -> int:
+    """The threads of every warpgroup that has a thread in ``mask``."""
+    whole, result = (1 << WARPGROUP) - 1, 0
+    for first in range(0, mask.bit_length(), WARPGROUP):
+        if mask >> first & whole:
+            result |= whole << first
+    return result
 
 
 class _Restart(Exception):
@@ -296,7 +308,7 @@ class _Walker:
         if path not in self.facts.masks:
             self.facts.masks[path] = active_threads(context)
         mask, known = self.facts.masks[path]
-        if isinstance(node, gpu_ops.MbarrierArrive):
+        if isinstance(node, (gpu_ops.MbarrierArrive, MbarrierArriveRemote)):
             state = self._release(node, path, state, context, mask)
         state = self._access_all(self.facts.events[key], path, state)
         sure, depth = mask if known else 0, len(self.scopes)
@@ -314,9 +326,15 @@ class _Walker:
             case gpu_ops.BulkWaitGroup(groups, read, retires):
                 names = {buffer.storage.name for buffer in retires}
                 state = hazards.after_bulk_wait(state, sure, depth, read=read, pending_groups=groups, names=names)
+            case WgmmaWaitGroup(groups, _, retires) | CpAsyncWaitGroup(groups, retires):
+                engine = "wgmma" if isinstance(node, WgmmaWaitGroup) else "cp_async"
+                names = {buffer.storage.name for buffer in retires}
+                state = hazards.after_group_wait(state, engine, sure, depth, pending_groups=groups, names=names)
         return state
 
-    def _release(self, node: gpu_ops.MbarrierArrive, path: Path, state: State, context: Context, mask: int) -> State:
+    def _release(
+        self, node: gpu_ops.MbarrierArrive | MbarrierArriveRemote, path: Path, state: State, context: Context, mask: int
+    ) -> State:
         """An arrival that lets waiters use the storages which their waits retire: this role's accesses come before
         it."""
         for name in sorted(self.facts.released.get(node.barrier.storage.name, ())):
@@ -333,7 +351,8 @@ class _Walker:
                     self.facts.events[key] = [later]
                 (later,) = self.facts.events[key]
                 wanted = need(pending, later, self.facts.overlaps)
-                if wanted is not None and earlier.threads & ~mask == 0:
+                arriving = warpgroups_of(mask) if earlier.by_warpgroups else mask
+                if wanted is not None and earlier.threads & ~arriving == 0:
                     wanted = replace(wanted, barrier=False)  # each thread arrives after its own accesses
                 if wanted is not None and (wanted.barrier or wanted.fence):
                     state = self._require(wanted, pending, later, path, state)
@@ -376,7 +395,8 @@ class _Walker:
         """Decides what ``later`` needs of ``pending``; ``state`` after that, when it is decided for the present
         place."""
         if wanted.unordered:
-            self._impossible(wanted.overlap, pending.access, later, "nothing waits for a TMA load")
+            engine = {"tma": "a TMA load", "cp_async": "cp.async"}.get(pending.access.engine, pending.access.engine)
+            self._impossible(wanted.overlap, pending.access, later, f"nothing waits for {engine}")
             return state
         if wanted.fence and not wanted.barrier and not wanted.wait:
             added = [self._decide(place, wanted, pending, later) for place in pending.barriers]

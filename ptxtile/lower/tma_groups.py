@@ -94,16 +94,17 @@ def barrier_prologue(
     return result
 
 
-def issue(group: LoadGroup, barrier: Buffer) -> list[Statement]:
-    """Announces the group's bytes on its mbarrier and starts its loads; for one elected thread."""
-    index = constant(group.number)
+def issue(group: LoadGroup, barrier: Buffer, index: Expr | None = None) -> list[Statement]:
+    """Announces the group's bytes on its mbarrier (by default that of its number) and starts its loads; for one elected
+    thread."""
+    index = constant(group.number) if index is None else index
     result: list[Statement] = [MbarrierArriveExpectTx(barrier, index, group.bytes, location=group.location)]
     result += [TmaCopy(c.source, c.destination, barrier, index, location=c.location) for c in group.copies]
     return result
 
 
 def wait(group: LoadGroup, barrier: Buffer, phase: Phase) -> list[Statement]:
-    """Waits for the group's bytes, then moves the parity on."""
+    """Waits for the group's bytes on the mbarrier of its number, then moves the parity on."""
     arrived = MbarrierWait(barrier, constant(group.number), phase.value, group.buffers, location=group.location)
     return [arrived, *phase.flip()]
 

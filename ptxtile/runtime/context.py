@@ -6,7 +6,7 @@ and pushes the right one; what it pushed is popped again, so the caller's state 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from ptxtile.runtime import driver as cuda
@@ -40,8 +40,13 @@ def current(device: int) -> Iterator[Driver]:
             leave(driver)
 
 
-def current_stream(device: int) -> int:
-    """torch's current stream on ``device`` as a CUstream handle; 0 is the legacy default stream."""
+def stream_reader() -> Callable[[int], int]:
+    """torch's function that gives the current stream on a device as a CUstream handle."""
     import torch
 
-    return torch._C._cuda_getCurrentRawStream(device)
+    return torch._C._cuda_getCurrentRawStream
+
+
+def current_stream(device: int) -> int:
+    """torch's current stream on ``device`` as a CUstream handle; 0 is the legacy default stream."""
+    return stream_reader()(device)

@@ -16,21 +16,34 @@ from typing import Any
 
 from ptxtile.errors import DriverError
 
-_ENCODE_TILED = ctypes.CFUNCTYPE(
-    ctypes.c_int,  # CUresult
-    ctypes.c_void_p,  # CUtensorMap*, 64-byte aligned
-    ctypes.c_int,  # CUtensorMapDataType
-    ctypes.c_uint32,  # rank
-    ctypes.c_void_p,  # global address
-    ctypes.c_void_p,  # const cuuint64_t dimensions[rank]
-    ctypes.c_void_p,  # const cuuint64_t strides[rank - 1], bytes
-    ctypes.c_void_p,  # const cuuint32_t box[rank]
-    ctypes.c_void_p,  # const cuuint32_t element strides[rank]
-    ctypes.c_int,  # CUtensorMapInterleave
-    ctypes.c_int,  # CUtensorMapSwizzle
-    ctypes.c_int,  # CUtensorMapL2promotion
-    ctypes.c_int,  # CUtensorMapFloatOOBfill
-)
+ENCODE_TILED, LAUNCH_KERNEL, GET_CONTEXT = "cuTensorMapEncodeTiled", "cuLaunchKernelEx", "cuCtxGetCurrent"
+_PROTOTYPES = {
+    ENCODE_TILED: ctypes.CFUNCTYPE(
+        ctypes.c_int,  # CUresult
+        ctypes.c_void_p,  # CUtensorMap*, 64-byte aligned
+        ctypes.c_int,  # CUtensorMapDataType
+        ctypes.c_uint32,  # rank
+        ctypes.c_void_p,  # global address
+        ctypes.c_void_p,  # const cuuint64_t dimensions[rank]
+        ctypes.c_void_p,  # const cuuint64_t strides[rank - 1], bytes
+        ctypes.c_void_p,  # const cuuint32_t box[rank]
+        ctypes.c_void_p,  # const cuuint32_t element strides[rank]
+        ctypes.c_int,  # CUtensorMapInterleave
+        ctypes.c_int,  # CUtensorMapSwizzle
+        ctypes.c_int,  # CUtensorMapL2promotion
+        ctypes.c_int,  # CUtensorMapFloatOOBfill
+    ),
+    LAUNCH_KERNEL: ctypes.CFUNCTYPE(
+        ctypes.c_int,  # CUresult
+        ctypes.c_void_p,  # const CUlaunchConfig*
+        ctypes.c_void_p,  # CUfunction
+        ctypes.c_void_p,  # void* parameters[]
+        ctypes.c_void_p,  # void* extra[]
+    ),
+    GET_CONTEXT: ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p),  # CUresult (CUcontext*)
+}
+"""The functions that are called at every launch, called by address: that takes a fifth of the time of a call through the
+bindings (and the bindings' CUtensorMap objects lie on 16-byte boundaries, while the driver wants 64)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +68,7 @@ class Driver:
     def __init__(self, bindings: Any) -> None:
         self.bindings = bindings
         self.primary_contexts: dict[int, int] = {}
-        self._encode_tiled: Any = None
+        self._by_address: dict[str, Any] = {}
 
     def check(self, call: str, returned: tuple[Any, ...]) -> Any:
         """The value of a call that returned ``(CUresult, value…)``. DriverError unless it is CUDA_SUCCESS (0)."""
@@ -190,8 +203,8 @@ class Driver:
             attributes.append(attribute)
         return attributes
 
-    def launch(self, function: Any, shape: LaunchShape, attributes: list[Any], stream: int, parameters: int) -> Any:
-        """cuLaunchKernelEx. ``parameters``: address of an array of pointers to the parameters. Returns the CUresult."""
+    def launch_config(self, shape: LaunchShape, attributes: list[Any], stream: int) -> Any:
+        """The CUlaunchConfig object of a launch; ``attributes`` must live as long."""
         config = self.bindings.CUlaunchConfig()
         config.gridDimX, config.gridDimY, config.gridDimZ = shape.grid
         config.blockDimX, config.blockDimY, config.blockDimZ = shape.block
@@ -200,24 +213,26 @@ class Driver:
         if attributes:
             config.attrs = attributes
         config.numAttrs = len(attributes)
+        return config
+
+    def launch(self, function: Any, shape: LaunchShape, attributes: list[Any], stream: int, parameters: int) -> Any:
+        """cuLaunchKernelEx. ``parameters``: address of an array of pointers to the parameters. Returns the CUresult."""
+        config = self.launch_config(shape, attributes, stream)
         return self.bindings.cuLaunchKernelEx(config, function, parameters, 0)[0]
 
-    # -- tensor maps
+    # -- calls by address
 
-    def encode_tiled(self, arguments: tuple[Any, ...]) -> int:
-        """cuTensorMapEncodeTiled with its C arguments in order; returns the CUresult as an integer.
-
-        Called by address: the bindings' CUtensorMap objects lie on 16-byte boundaries and the driver wants 64.
-        """
-        if self._encode_tiled is None:
-            found = self.bindings.cuGetProcAddress(b"cuTensorMapEncodeTiled", 12000, 0)
-            address = self.check("cuGetProcAddress(cuTensorMapEncodeTiled)", found[:2])
+    def by_address(self, name: str) -> Any:
+        """The driver's function ``name`` (one of the constants above) as a ctypes function that takes and returns plain
+        integers. It gives up the interpreter's lock while it runs."""
+        found = self._by_address.get(name)
+        if found is None:
+            asked = self.bindings.cuGetProcAddress(name.encode(), 12000, 0)
+            address = self.check(f"cuGetProcAddress({name})", asked[:2])
             if not address:
-                raise DriverError(
-                    "this driver has no cuTensorMapEncodeTiled", expected="a driver of CUDA 12.0 or newer"
-                )
-            self._encode_tiled = _ENCODE_TILED(int(address))
-        return self._encode_tiled(*arguments)
+                raise DriverError(f"this driver has no {name}", expected="a driver of CUDA 12.0 or newer")
+            found = self._by_address[name] = _PROTOTYPES[name](int(address))
+        return found
 
 
 _lock = threading.Lock()

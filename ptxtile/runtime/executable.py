@@ -1,7 +1,7 @@
 """A compiled program that can run on a card: its PTX loaded once for each device, its launches prepared once.
 
-:meth:`Executable.launch` is the one way from a :class:`Binding` to the card. It is plain Python over the driver;
-whatever launches faster takes its place and keeps its contract.
+:meth:`Executable.launch` is the way of a :class:`Binding` to the card; the calls that follow with arguments of the same
+kind go through a :class:`~ptxtile.runtime.call_plan.CallPlan`, which does the same with less work.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from __future__ import annotations
 import ctypes
 import struct
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ptxtile.errors import DriverError, LaunchError
-from ptxtile.launch_record import KernelLaunch, LaunchRecord
+from ptxtile.launch_record import KernelLaunch, LaunchRecord, TensorMapRecord
 from ptxtile.runtime import context, module, tensor_maps
 from ptxtile.runtime import driver as cuda
 from ptxtile.runtime.arguments import Binding
@@ -28,6 +28,12 @@ it."""
 
 MAPS_KEPT = 256
 """Encoded tensor maps that an executable remembers, for calls with tensors at the same addresses."""
+
+
+def launch_shape(launch: KernelLaunch, grid: tuple[int, int, int]) -> LaunchShape:
+    return LaunchShape(
+        grid, launch.block, launch.shared_bytes, launch.cluster, launch.cooperative, launch.dependent_launch
+    )
 
 
 class _Launch:
@@ -45,10 +51,7 @@ class _Launch:
         return self._attributes
 
     def shape(self, grid: tuple[int, int, int]) -> LaunchShape:
-        launch = self.record
-        return LaunchShape(
-            grid, launch.block, launch.shared_bytes, launch.cluster, launch.cooperative, launch.dependent_launch
-        )
+        return launch_shape(self.record, grid)
 
     def memory(self, packed: bytes) -> tuple[Any, int]:
         """A block with the parameters and the array of pointers to them, and the array's address.
@@ -62,6 +65,12 @@ class _Launch:
         ctypes.memmove(start, packed, len(packed))
         self._pointers.pack_into(room, aligned + size, *(start + offset for offset in self.layout.offsets))
         return room, start + size
+
+
+def maps_used(maps: Sequence[TensorMapRecord], launches: Sequence[KernelLaunch]) -> tuple[TensorMapRecord, ...]:
+    """Those of ``maps`` that are a parameter of one of ``launches``."""
+    used = {p.name for launch in launches for p in launch.parameters if p.kind == "tensor_map"}
+    return tuple(tensor_map for tensor_map in maps if tensor_map.name in used)
 
 
 class Executable:
@@ -83,13 +92,7 @@ class Executable:
         self._image = image
         self._line_info = line_info
         self._launches = tuple(_Launch(launch) for launch in record.launches)
-        used = {
-            parameter.name
-            for launch in record.launches
-            for parameter in launch.parameters
-            if parameter.kind == "tensor_map"
-        }
-        self._maps_used = tuple(tensor_map for tensor_map in record.tensor_maps if tensor_map.name in used)
+        self._maps_used = maps_used(record.tensor_maps, record.launches)
         self._encoded: dict[tuple[Any, ...], bytes] = {}  # a map depends on nothing but its record, address and sizes
         self._loaded: dict[int, LoadedModule] = {}
         self._lock = threading.Lock()
@@ -185,11 +188,12 @@ class Executable:
         result = driver.launch(function, shape, launch.attributes(driver), stream, pointers)
         del room  # the driver has copied the parameters
         if result != 0:
-            raise self._refused(driver, result, launch.record, shape)
+            raise self.refused(driver, result, launch.record, shape)
 
-    def _refused(
+    def refused(
         self, driver: Driver, result: Any, launch: KernelLaunch, shape: LaunchShape
     ) -> LaunchError | DriverError:
+        """The error for a launch that gave the CUresult ``result``."""
         name, text = driver.describe(result)
         if int(result) in STICKY:
             return DriverError(

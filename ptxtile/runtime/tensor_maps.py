@@ -9,12 +9,12 @@ from __future__ import annotations
 import ctypes
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ptxtile.errors import ArgumentError
 from ptxtile.launch_record import TensorMapRecord, evaluate_size
-from ptxtile.runtime.driver import Driver
+from ptxtile.runtime.driver import ENCODE_TILED, Driver
 from ptxtile.runtime.dtypes import FORMATS
 
 if TYPE_CHECKING:
@@ -124,26 +124,51 @@ def check(tiled: TiledMap, subject: str) -> None:
     require(known, "unknown L2 promotion", f"one of {tuple(L2_PROMOTIONS)} bytes", tiled.l2_promotion)
 
 
+class MapEncoder:
+    """Encodes the tensor map ``tiled`` again and again, for tensors at other addresses, into 128 bytes at ``target``.
+
+    ``offset`` in bytes is added to each tensor's address; ``address`` is that of the tensor whose map is there now.
+    """
+
+    __slots__ = ("_arguments", "_driver", "_encode", "_global", "_keep", "_offset", "_subject", "_tiled", "address")
+
+    def __init__(self, driver: Driver, tiled: TiledMap, subject: str, target: int, offset: int = 0) -> None:
+        rank = len(tiled.dimensions)
+        wide = struct.pack(f"{2 * rank - 1}Q", *tiled.dimensions, *tiled.strides)
+        narrow = struct.pack(f"{2 * rank}I", *tiled.box, *(1,) * rank)
+        sizes, boxes = ctypes.create_string_buffer(wide, len(wide)), ctypes.create_string_buffer(narrow, len(narrow))
+        at_sizes, at_boxes = ctypes.addressof(sizes), ctypes.addressof(boxes)
+        number, pointer = ctypes.c_int, ctypes.c_void_p
+        self._global = pointer(0)
+        # Ready-made C values: ctypes takes them as they are, where it would convert twelve Python integers at each call.
+        self._arguments = (
+            pointer(target), number(tiled.data_type), ctypes.c_uint32(rank), self._global, pointer(at_sizes),
+            pointer(at_sizes + 8 * rank), pointer(at_boxes), pointer(at_boxes + 4 * rank), number(_INTERLEAVE_NONE),
+            number(SWIZZLES[tiled.swizzle]), number(L2_PROMOTIONS[tiled.l2_promotion]), number(_FILL_WITH_ZEROS),
+        )  # fmt: skip
+        self._keep = (sizes, boxes)
+        self._encode = driver.by_address(ENCODE_TILED)
+        self._driver, self._tiled, self._subject, self._offset = driver, tiled, subject, offset
+        self.address = 0
+
+    def encode(self, address: int) -> None:
+        """The map of the tensor at ``address``. ArgumentError when the driver refuses what passed :func:`check`."""
+        self._global.value = address + self._offset
+        self.address = 0
+        result = self._encode(*self._arguments)
+        if result != 0:
+            name, text = self._driver.describe(result)
+            got = str(replace(self._tiled, address=address + self._offset))
+            raise ArgumentError(f"{self._subject}: the driver refused it: {name}: {text}", got=got)
+        self.address = address
+
+
 def encode(driver: Driver, tiled: TiledMap, subject: str) -> bytes:
     """The 128 bytes of the CUtensorMap. ArgumentError when the driver refuses what passed :func:`check`."""
-    rank = len(tiled.dimensions)
     room = ctypes.create_string_buffer(BYTES + ALIGNMENT)
     start = ctypes.addressof(room)
     aligned = -start % ALIGNMENT
-    wide = struct.pack(f"{2 * rank - 1}Q", *tiled.dimensions, *tiled.strides)
-    narrow = struct.pack(f"{2 * rank}I", *tiled.box, *(1,) * rank)
-    sizes, boxes = ctypes.create_string_buffer(wide, len(wide)), ctypes.create_string_buffer(narrow, len(narrow))
-    at_sizes, at_boxes = ctypes.addressof(sizes), ctypes.addressof(boxes)
-    result = driver.encode_tiled(
-        (
-            start + aligned, tiled.data_type, rank, tiled.address, at_sizes, at_sizes + 8 * rank, at_boxes,
-            at_boxes + 4 * rank, _INTERLEAVE_NONE, SWIZZLES[tiled.swizzle], L2_PROMOTIONS[tiled.l2_promotion],
-            _FILL_WITH_ZEROS,
-        )
-    )  # fmt: skip
-    if result != 0:
-        name, text = driver.describe(result)
-        raise ArgumentError(f"{subject}: the driver refused it: {name}: {text}", got=str(tiled))
+    MapEncoder(driver, tiled, subject, start + aligned).encode(tiled.address)
     return room.raw[aligned : aligned + BYTES]
 
 

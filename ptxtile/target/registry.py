@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import difflib
-import logging
 from dataclasses import replace
 
+from ptxtile import config
 from ptxtile.errors import TargetError
 from ptxtile.target import sm_80, sm_86, sm_89, sm_90, sm_90a, sm_100a, sm_120a
 from ptxtile.target.description import KIB, Target
@@ -65,7 +65,7 @@ def from_compute_capability(major: int, minor: int) -> Target:
         raise TargetError("the card is too old", expected="compute capability 8.0 or newer", got=f"{major}.{minor}")
     base = max(generic, key=lambda target: target.compute_capability)
     block, multiprocessor = _SHARED_OF_OTHERS.get(capability, (99, 100))
-    logging.getLogger("ptxtile").warning(
+    config.logger().warning(
         "compute capability %d.%d has no table of its own: compiling for %s, without what only newer cards have",
         major, minor, base.name,
     )  # fmt: skip

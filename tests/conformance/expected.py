@@ -392,6 +392,43 @@ def set_max_registers(A, B) -> Tensors:
     return {"B": (A + 1).reshape(-1)}
 
 
+# --- atomic operations ----------------------------------------------------------------------------------------------
+
+
+@expects
+def atomic(A, H, F, B, S32, S16, V, P) -> Tensors:
+    shared = [int(value) for value in S32]
+    halves, single = S16.double(), V.double()
+    for t in range(128):
+        a, h = int(A[t]), H[t].double()
+        shared[t % 3] = wrap(shared[t % 3] + a)
+        shared[3 + t % 3] = max(shared[3 + t % 3], a)
+        shared[6] = min(shared[6], a)
+        shared[7 + t % 2] ^= a
+        shared[9 + t % 7] &= a | t
+        halves[8 + t % 8] = max(halves[8 + t % 8], h)
+        halves[t % 8] += h if t < 16 else 0  # few enough for their sum to be exact
+        if t < 4:
+            halves[16 + t % 2 * 8 : 24 + t % 2 * 8] += H[t * 8 : t * 8 + 8].double()
+        single[t % 4 * 4 : t % 4 * 4 + 4] += F[t // 4 * 4 : t // 4 * 4 + 4].double()
+        single[16 + t % 8 * 2 : 18 + t % 8 * 2] += F[t // 2 * 2 : t // 2 * 2 + 2].double()
+        B[t % 8] |= a & 0xFF
+    after = int32([int(p) + int(a) for p, a in zip(P, A, strict=True)])
+    return {"S32": int32(shared), "S16": halves.half(), "V": single.float(), "B": B, "A": P.clone(), "P": after}
+
+
+@expects
+def atomic_load(A, C, E, F, **_) -> Tensors:
+    F[::3] = E[::3]
+    return {"B": A.flip(0), "D": C[torch.arange(64) ^ 5], "F": F}
+
+
+@expects
+def atomic_store(A, C, E, F, **_) -> Tensors:
+    F[1::3] = E[1::3]
+    return {"B": A.flip(0), "D": C[torch.arange(64) ^ 9], "F": F}
+
+
 # --- tensor memory accelerator --------------------------------------------------------------------------------------
 
 

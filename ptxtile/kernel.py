@@ -28,6 +28,8 @@ from ptxtile.frontend.trace import learn_signature, trace
 from ptxtile.ir.program import Program, Why
 from ptxtile.launch_record import LaunchRecord
 from ptxtile.lower.options import Options
+from ptxtile.runtime.call_plan import UNFIT
+from ptxtile.runtime.planned_calls import PlannedCalls
 from ptxtile.target import Target
 from ptxtile.target import get as get_target
 
@@ -129,6 +131,7 @@ class JITKernel:
         self.constants = dict(constants or {})
         self._variants: dict[tuple[Specialization, str], Variant] = {}
         self._calls: dict[tuple[Any, ...], Variant] = {}
+        self._planned = PlannedCalls()
         self._latest: Variant | None = None
         self._signature_seconds = 0.0
 
@@ -150,15 +153,27 @@ class JITKernel:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         try:
-            return self._call(args, kwargs)
+            if kwargs:
+                args, kwargs = self._positional(args, kwargs)
+            return self._run(args, kwargs)
         except Exception as error:
             raise without_our_frames(error) from error.__cause__
 
-    def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """By the plan of an earlier call like this one where there is one; else, and for what a plan cannot run, with
+        all checks."""
+        found = None if kwargs else self._planned.find(args)
+        if found is not None:
+            plan, addresses, numbers = found
+            result = plan.run(args, addresses, numbers)
+            if result is not UNFIT:
+                self._latest = plan.owner
+                return result
+        return self._run_checked(args, kwargs)
+
+    def _run_checked(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         from ptxtile.runtime.arguments import bind
 
-        if kwargs:
-            args, kwargs = self._positional(args, kwargs)
         key, device_type, device = _call_key(args)
         variant = self._calls.get(key) if key is not None else None
         if variant is None:
@@ -168,7 +183,11 @@ class JITKernel:
                     self._calls.clear()
                 self._calls[key] = variant
         self._latest = variant
-        return variant.run(bind(variant.lowered().launch, args, kwargs, device_type=device_type), device_type)
+        binding = bind(variant.lowered().launch, args, kwargs, device_type=device_type)
+        results = variant.run(binding, device_type)
+        if device_type == "cuda" and not kwargs:
+            self._planned.remember(args, variant.executable(), binding, variant)
+        return results
 
     def _positional(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Keyword arguments moved to their places; what does not fit is left for the argument checks to refuse."""

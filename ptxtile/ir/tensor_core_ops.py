@@ -3,8 +3,8 @@ numbering).
 
 Fragments are typed: an operand in registers is a REGISTER buffer of the operand's own element type, and a thread's
 elements stand in it in the manual's order a0, a1, …; the emitter packs consecutive elements into 32-bit registers, two
-of 16 bits or four of 8 bits. A tfloat32 fragment is a buffer of float32 (or tfloat32), of which the hardware ignores the
-lowest 13 bits. Offsets into registers count elements and are constants once unrolled loops are expanded.
+of 16 bits or four of 8 bits. A tfloat32 fragment is a buffer of float32 (or tfloat32), of which the hardware ignores
+the lowest 13 bits. Offsets into registers count elements and are constants once unrolled loops are expanded.
 
 An op of this file is run by whole warps (ldmatrix, stmatrix, mma.sync) or whole warpgroups of 128 consecutive threads
 (wgmma), each on its own.
@@ -20,15 +20,16 @@ from ptxtile.ir.gpu_ops import GpuOp
 from ptxtile.ir.types import DType, bool_, uint64
 
 WARP, WARPGROUP = 32, 128
+ALWAYS = Const(True, bool_)
 
 
 @dataclass(frozen=True, slots=True)
 class LoadMatrix(GpuOp):
     """ldmatrix.sync.aligned.m8n8.x{count}.shared.b16 (9.7.14.5.15): ``count`` (1, 2, 4) matrices of 8 rows of 16 bytes.
 
-    ``offset`` is, in each thread, the element offset into ``shared`` of one row: threads 8·q to 8·q + 7 of the warp give
-    the rows of matrix q (other threads' offsets do not matter). Thread t gets of each matrix, in order, the 4 bytes
-    4·(t % 4) of row t // 4; ``transposed``: the 16-bit elements t // 4 of rows 2·(t % 4) and 2·(t % 4) + 1.
+    ``offset`` is, in each thread, the element offset into ``shared`` of one row: threads 8·q to 8·q + 7 of the warp
+    give the rows of matrix q (other threads' offsets do not matter). Thread t gets of each matrix, in order, the 4
+    bytes from 4·(t % 4) on of row t // 4; ``transposed``: the 16-bit elements t // 4 of rows 2·(t % 4) and 2·(t % 4) + 1.
     ``destination``: a REGISTER buffer of 8-, 16- or 32-bit elements, 4 bytes for each matrix.
     """
 
@@ -114,7 +115,7 @@ class Wgmma(GpuOp):
     a_offset: Expr | None = None
     transpose_a: bool = False
     transpose_b: bool = False
-    accumulate: Expr = Const(True, bool_)
+    accumulate: Expr = ALWAYS
 
     @property
     def dtype_accumulator(self) -> DType:

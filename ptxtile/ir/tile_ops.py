@@ -76,7 +76,8 @@ class Gemm(Statement):
     """``accumulator (+)= op(a) · op(b)``, of synchronous meaning, by all threads of the group together.
 
     ``a``: shared, M×K (K×M with ``transpose_a``); ``b``: shared, K×N (N×K with ``transpose_b``); leading dimensions of
-    extent 1 select a stage. ``accumulator``: a fragment M×N; once loops are lowered, its registers. ``clear``: start from 0
+    extent 1 select a stage. ``pending``: groups of wgmma that may still run when it is over (set by ``specialize_warps``,
+    which sees to the wait). ``accumulator``: a fragment M×N; once loops are lowered, its registers. ``clear``: start from 0
     instead of the accumulator. ``policy``: how warps (or warpgroups) share M and N: square, full_row (M only) or full_col.
     """
 
@@ -91,6 +92,7 @@ class Gemm(Statement):
     clear: bool = False
     policy: str = "square"
     path: GemmPath | None = None
+    pending: int = 0
 
 
 @dataclass(frozen=True, slots=True)

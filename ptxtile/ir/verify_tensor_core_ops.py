@@ -67,8 +67,8 @@ class TensorCoreOpVerifier:
         """``count`` elements of a REGISTER buffer of one of ``dtypes`` (none: of any)."""
         self.context.check_buffer(buffer)
         if buffer.scope is not Scope.REGISTER or (dtypes and buffer.dtype.name not in dtypes):
-            expected = "registers" + (f" of {' or '.join(dtypes)}" if dtypes else "")
-            self.fail(invariant, f"{buffer.name} cannot be this operand", expected, f"{buffer.scope.value} {buffer.dtype}")
+            expected, got = "registers" + (f" of {' or '.join(dtypes)}" if dtypes else ""), buffer.scope.value
+            self.fail(invariant, f"{buffer.name} cannot be this operand", expected, f"{got} {buffer.dtype}")
         self._index(offset, invariant, buffer.name)
         first, size = constant_value(offset), (buffer.storage.size or 0) * 8 // buffer.dtype.bits
         if first is not None and not 0 <= first <= size - count:
@@ -137,7 +137,8 @@ class TensorCoreOpVerifier:
             self._shared_operand(node.shared_a, node.descriptor_a, node.dtype_a)
         transposes = node.transpose_a or node.transpose_b
         if (transposes and node.dtype_a.bits != 16) or (node.transpose_a and node.a is not None):
-            self.fail(45, "a transposed operand that wgmma cannot take", "16-bit elements in shared memory", node.dtype_a)
+            expected = "16-bit elements in shared memory"
+            self.fail(45, "a transposed operand that wgmma cannot take", expected, node.dtype_a)
         self.expressions.check_condition(node.accumulate, 45, "accumulate of a wgmma")
 
     def _shared_operand(self, buffer: Buffer, descriptor: Expr, dtype: DType) -> None:

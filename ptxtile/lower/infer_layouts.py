@@ -20,7 +20,6 @@ from ptxtile.ir.names import NameSupply
 from ptxtile.ir.program import Kernel, Program, Why
 from ptxtile.ir.rewrite import walk
 from ptxtile.ir.tile_ops import Gemm
-from ptxtile.ir.rewrite import walk
 from ptxtile.lower.fragment_maps import FragmentAccess, project, pull_back, register_map
 from ptxtile.lower.gemm_geometry import accumulator_fragment
 from ptxtile.lower.options import Options
@@ -113,13 +112,13 @@ class _Inference:
                 hint="hand the tile over through shared memory",
             )
         exchanges = self.exchanges.setdefault(id(entry.loop), [])
-        known = next((e for e in exchanges if e.buffer.name == name), None)
-        if known is None:
-            exchanges.append(Exchange(access.buffer, access.is_write))
-            reason = "a parallel loop needs elements that other threads hold"
-            self.why.append(Why("infer_layouts", name, "goes through shared memory", reason, entry.loop.location))
-        else:
-            known.is_written |= access.is_write
+        if any(known.buffer.name == name for known in exchanges):
+            return
+        # all of the loop's accesses go to the shared copy, also those that would be local
+        is_written = any(other.is_write for other in entry.accesses if other.buffer.name == name)
+        exchanges.append(Exchange(access.buffer, is_written))
+        reason = "a parallel loop needs elements that other threads hold"
+        self.why.append(Why("infer_layouts", name, "goes through shared memory", reason, entry.loop.location))
 
 
 def free_layout(extents: tuple[int, ...], threads: int, width: int) -> Fragment:

@@ -19,8 +19,9 @@ from ptxtile.ir.expressions import Expr, Load, Var, as_expr, constant, logical_a
 from ptxtile.ir.layouts import Fragment
 from ptxtile.ir.names import NameSupply
 from ptxtile.ir.program import Kernel, Program
-from ptxtile.ir.rewrite import Rewriter, copy_with, map_children, substitute
+from ptxtile.ir.rewrite import Rewriter, children, copy_with, free_variables, has_load, map_children, substitute
 from ptxtile.ir.statements import Allocate, For, If, LoopKind, ParallelFor, Role, Statement, Store
+from ptxtile.ir.tensor_core_ops import WgmmaWaitGroup
 from ptxtile.ir.tile_ops import Gemm, Region
 from ptxtile.ir.types import int32
 from ptxtile.lower.fragment_maps import Axis, FragmentAccess, register_map
@@ -58,6 +59,7 @@ class _LoopLowering(ScopedRewriter):
         self.enclosing: list[For] = []
         self.axes: set[str] = set()
         self.registers: dict[str, Buffer] = {}
+        self.indexed_by_variables = _indexed_by_variables(kernel.body)
 
     def visit(self, node: Any) -> Any:
         if isinstance(node, Role):
@@ -88,6 +90,10 @@ class _LoopLowering(ScopedRewriter):
         registers = self._register(node.accumulator.buffer)
         return copy_with(node, {"accumulator": Region(registers, (constant(0),), registers.static_shape)})
 
+    def rewrite_WgmmaWaitGroup(self, node: WgmmaWaitGroup) -> Statement:
+        registers = tuple(self._register(b) if b.scope is Scope.FRAGMENT else b for b in node.accumulators)
+        return copy_with(node, {"accumulators": registers})
+
     def expression(self, node: Expr) -> Expr:
         """Fragments used as scalars are replicated: their registers are numbered like their elements."""
         node = map_children(node, self.expression)
@@ -99,7 +105,8 @@ class _LoopLowering(ScopedRewriter):
         if fragment.name not in self.registers:
             layout = fragment.layout
             values = layout.values if isinstance(layout, Fragment) else fragment.elements
-            self.registers[fragment.name] = allocate(fragment.name, Scope.REGISTER, fragment.dtype, (values,))
+            scope = Scope.LOCAL if fragment.name in self.indexed_by_variables else Scope.REGISTER
+            self.registers[fragment.name] = allocate(fragment.name, scope, fragment.dtype, (values,))
         return self.registers[fragment.name]
 
     def _lower(self, loop: ParallelFor) -> Statement:
@@ -177,6 +184,26 @@ class _LoopLowering(ScopedRewriter):
                 body = _loop(inner, ROUND_UNROLL, LoopKind.UNROLLED, body, location)
                 body = _loop(outer, count // ROUND_UNROLL, LoopKind.SERIAL, body, location)
         return body
+
+
+def _indexed_by_variables(body: Statement) -> set[str]:
+    """The fragments with an access outside of parallel loops whose register is not a constant once UNROLLED loops are expanded:
+    registers have no addresses, so these become arrays in local memory."""
+    found: set[str] = set()
+
+    def visit(node: Any, unrolled: frozenset[str]) -> None:
+        if isinstance(node, ParallelFor):
+            return
+        if isinstance(node, For) and node.kind is LoopKind.UNROLLED:
+            unrolled |= {node.var.name}
+        elif isinstance(node, (Load, Store)) and node.buffer.scope is Scope.FRAGMENT:
+            if any(has_load(index) or free_variables(index) - unrolled for index in node.indices):
+                found.add(node.buffer.name)
+        for child in children(node):
+            visit(child, unrolled)
+
+    visit(body, frozenset())
+    return found
 
 
 def _loop(var: Var, count: int, kind: LoopKind, body: Statement, location: Location | None) -> Statement:

@@ -78,7 +78,7 @@ class _Lowering(ScopedRewriter):
                 offset = (tile * (gemm.n // grid.columns) + part * width) // 2
                 steps += self._steps(gemm, a, b, width, offset, WGMMA_SHAPES[dtypes][0])
         accumulator = gemm.accumulator.buffer
-        wait = WgmmaWaitGroup(0, (accumulator,), (gemm.a.buffer, gemm.b.buffer), location=gemm.location)
+        wait = WgmmaWaitGroup(gemm.pending, (accumulator,), (gemm.a.buffer, gemm.b.buffer), location=gemm.location)
         commit = WgmmaCommitGroup(location=gemm.location)
         return seq(*lets, WgmmaFence(location=gemm.location), *steps, commit, wait)
 

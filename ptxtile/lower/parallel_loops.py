@@ -11,7 +11,7 @@ from ptxtile.ir.buffers import Buffer, Scope
 from ptxtile.ir.expressions import Expr, Load, constant_value
 from ptxtile.ir.program import Kernel, Program, TensorParameter
 from ptxtile.ir.rewrite import children, free_variables
-from ptxtile.ir.statements import For, ParallelFor, Role, Store
+from ptxtile.ir.statements import Break, Continue, For, ParallelFor, Role, Store, While
 from ptxtile.lower.fragment_maps import Axis, FragmentAccess
 from ptxtile.lower.scopes import ScopedRewriter, analyzer_for
 from ptxtile.lower.vector_access import VectorWidths, memory_accesses
@@ -128,8 +128,15 @@ def _axes(indices: tuple[Expr, ...], loops: tuple[For, ...]) -> tuple[Axis, ...]
     axes = []
     for loop in loops:
         start, stop = constant_value(loop.start), constant_value(loop.stop)
-        if loop.var.name in names and start is not None and stop is not None:
+        if loop.var.name in names and start is not None and stop is not None and not _leaves_early(loop.body):
             count = len(range(start, stop, loop.step))
             if count > 0:
                 axes.append(Axis(loop.var, start, count, loop.step))
     return tuple(axes)
+
+
+def _leaves_early(node: Any) -> bool:
+    """Whether a Break or Continue belongs to the loop with this body, which then cannot be unrolled for a fragment."""
+    if isinstance(node, (For, While, Expr)):
+        return False
+    return isinstance(node, (Break, Continue)) or any(_leaves_early(child) for child in children(node))

@@ -37,6 +37,10 @@ class Ring:
     def index(self) -> Expr:
         return self.here if self.first == 0 else self.here + self.first
 
+    def before(self, stage: Expr) -> Expr:
+        """The mbarrier of the stage in front of ``stage``."""
+        return select(stage.eq(0), constant(self.stages - 1), stage - 1) + self.first
+
     def declaration(self) -> list[Statement]:
         zero, start = constant(0), constant(self.start)
         return [

@@ -36,8 +36,9 @@ from ptxtile.ir.statements import (
 )
 from ptxtile.ir.tile_ops import Copy, CopyPath, Gemm, GemmPath
 from ptxtile.lower.options import Options
+from ptxtile.lower.overlap_gemms import overlap_gemm
 from ptxtile.lower.producer_slice import SliceRefused, producer_slice
-from ptxtile.lower.rings import InStage, make_ring, versioned
+from ptxtile.lower.rings import InStage, Ring, make_ring, versioned
 from ptxtile.lower.tma_groups import (
     LoadGroup,
     Phase,
@@ -235,6 +236,7 @@ def _producer(
 def _consumers(kernel: Kernel, barriers: _Barriers, handshakes: dict[int, _Handshake]) -> Statement:
     declarations: list[Statement] = []
     releases: list[tuple[LoadGroup, Statement, list[Statement]]] = []
+    rings: dict[int, Ring] = {}
     tiles: dict[str, tuple[Buffer, Expr]] = {}
 
     def make(group: LoadGroup) -> list[Statement]:
@@ -246,6 +248,7 @@ def _consumers(kernel: Kernel, barriers: _Barriers, handshakes: dict[int, _Hands
             result = ring.wait(barriers.full, group)
             arrive = MbarrierArrive(barriers.free, ring.index, location=group.location)
             releases.append((group, result[-1], [arrive, *ring.advance()]))
+            rings[group.number] = ring
             return result
         phase = make_phase(f"{kernel.name}_full_phase_{group.number}", group.in_loop)
         declarations.extend(phase.declaration())
@@ -258,7 +261,9 @@ def _consumers(kernel: Kernel, barriers: _Barriers, handshakes: dict[int, _Hands
 
     body, _ = replace_groups(kernel.body, make)
     for group, waiting, release in releases:
-        body = _release_after_last_use(body, group, waiting, release)
+        ring = rings.get(group.number)
+        overlapped = None if ring is None else overlap_gemm(body, group, waiting, ring, barriers.free)
+        body = overlapped or _release_after_last_use(body, group, waiting, release)
     return InStage(tiles).visit(seq(*declarations, body))
 
 

@@ -105,7 +105,9 @@ def _tma_load(context: Context, node: ir.TmaLoad) -> None:
 def _mask(context: Context, mask: int | Expr) -> str:
     """A multicast mask, an i16 operand."""
     writer, value = context.writer, scalar(context, as_expr(mask))
-    return str(value.constant) if value.constant is not None else writer.register(f"trunc i32 {writer.operand(value)} to i16")
+    if value.constant is not None:
+        return str(value.constant)
+    return writer.register(f"trunc i32 {writer.operand(value)} to i16")
 
 
 def _tma_store(context: Context, node: ir.TmaStore) -> None:

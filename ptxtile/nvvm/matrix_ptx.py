@@ -21,6 +21,8 @@ _SPELLINGS = {
     "float16": "f16", "bfloat16": "bf16", "tfloat32": "tf32", "float32": "f32", "float64": "f64", "int32": "s32",
     "int8": "s8", "uint8": "u8", "float8_e4m3fn": "e4m3", "float8_e5m2": "e5m2",
 }  # fmt: skip
+_MIXED_INTEGERS = (".s8.u8", ".u8.s8")
+"""In wgmma from PTX ISA 8.4 on, as ptxas says."""
 _CONSTRAINTS = {"float": "f", "double": "d", "i32": "r"}
 
 
@@ -45,7 +47,8 @@ def _list(first: int, count: int) -> str:
 
 
 def load_matrix(count: int, transposed: bool) -> InlinePtx:
-    text = f"ldmatrix.sync.aligned.m8n8.x{count}{'.trans' if transposed else ''}.shared.b16 {_list(0, count)}, [${count}];"
+    form = f"m8n8.x{count}{'.trans' if transposed else ''}"
+    text = f"ldmatrix.sync.aligned.{form}.shared.b16 {_list(0, count)}, [${count}];"
     name = f"load_matrix_{count}{'_transposed' if transposed else ''}"
     constraints = ",".join([*["=r"] * count, "r"])
     return operation(name, text, constraints, ("i32",), _LDMATRIX, Feature.LDMATRIX, results=("i32",) * count)
@@ -153,9 +156,9 @@ class WgmmaBlock:
             else:
                 predicate = f"setp.ne.b32 P, {operand(step.accumulate, 'i32')}, 0;"
                 lines.append(f"{{ .reg .pred P; {predicate} {line}, P{step.flags}; }}")
-        name = "wgmma" if self.accumulators else "wgmma synchronization"
-        template = operation(name, " ".join(lines), ",".join(constraints), tuple(kinds), _WGMMA, Feature.WGMMA,
-                             results=tuple(results))  # fmt: skip
+        mixed = any(name in line for line in lines for name in _MIXED_INTEGERS)
+        template = operation("wgmma_mixed" if mixed else "wgmma", " ".join(lines), ",".join(constraints), tuple(kinds),
+                             _WGMMA, Feature.WGMMA, isa=(8, 4) if mixed else (8, 0), results=tuple(results))  # fmt: skip
         return template, operands
 
 

@@ -9,7 +9,7 @@ from ptxtile.ir.buffers import Buffer
 from ptxtile.ir.expressions import Expr
 from ptxtile.nvvm import inline_ptx, matrix_ptx, memory
 from ptxtile.nvvm.context import Context
-from ptxtile.nvvm.dtypes import memory_type, value_type
+from ptxtile.nvvm.dtypes import value_type
 from ptxtile.nvvm.expressions import scalar
 from ptxtile.nvvm.function import Value, constant_value
 from ptxtile.nvvm.matrix_ptx import Accumulator, Multiplication, WgmmaBlock
@@ -115,9 +115,9 @@ class PendingWgmma:
         """Whether the op's accumulator shares registers with one of the block without being the same."""
         last = first + ir.fragment_elements(node)[2]
         for name, start, count in self.places:
-            if name == node.accumulator.storage.name and (start, start + count) != (first, last):
-                if start < last and first < start + count:
-                    return True
+            another = name == node.accumulator.storage.name and (start, start + count) != (first, last)
+            if another and start < last and first < start + count:
+                return True
         return False
 
     def write(self, context: Context) -> None:

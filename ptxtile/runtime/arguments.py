@@ -74,7 +74,7 @@ def bind(
     for position, argument in enumerate(record.arguments):
         value = values[position]
         if isinstance(argument, ScalarArgument):
-            number = accept(value, argument.dtype, _subject(record, position))
+            number = accept(value, argument.dtype, subject_of(record, position))
             scalars[argument.name] = number
             if argument.dtype in FORMATS and FORMATS[argument.dtype].kind in ("int", "uint"):
                 symbols.define(argument.name, int(number), f"argument {argument.name!r}")
@@ -123,7 +123,7 @@ def _match(record: LaunchRecord, args: Sequence[Any], kwargs: Mapping[str, Any])
     return [values[name] for name in names]
 
 
-def _subject(record: LaunchRecord, position: int) -> str:
+def subject_of(record: LaunchRecord, position: int) -> str:
     """How messages start: function, argument by name and by position from 1."""
     return f"{record.name}: argument {record.arguments[position].name!r} ({position + 1} of {len(record.arguments)})"
 
@@ -132,7 +132,7 @@ def _check_tensor(record: LaunchRecord, position: int, value: Any, device_type: 
     """Everything about one tensor that no symbol is needed for: kind, device type, dtype, rank, base alignment."""
     argument = record.arguments[position]
     assert isinstance(argument, TensorArgument)
-    subject = _subject(record, position)
+    subject = subject_of(record, position)
     tensor = as_tensor(value, subject)
     refuse_unreadable(tensor, subject)
     if tensor.device.type != device_type:
@@ -156,8 +156,14 @@ def _check_tensor(record: LaunchRecord, position: int, value: Any, device_type: 
             expected=f"{len(argument.shape)}, shape {_shown(argument.shape)}",
             got=f"{tensor.dim()}, shape {_shown(tensor.shape)}",
         )
-    if tensor.data_ptr() % argument.alignment and tensor.numel():
-        address = tensor.data_ptr()
+    address = tensor.data_ptr()
+    if not address and tensor.numel():
+        raise ArgumentError(
+            f"{subject}: the tensor has no memory",
+            expected="a tensor whose storage is allocated",
+            got=f"shape {_shown(tensor.shape)} and a null address",
+        )
+    if address % argument.alignment and tensor.numel():
         raise ArgumentError(
             f"{subject}: the base address is not aligned",
             expected=f"a multiple of {argument.alignment} bytes",
@@ -180,7 +186,7 @@ def _one_device(record: LaunchRecord, tensors: Mapping[str, torch.Tensor], devic
             first = (argument.name, tensor.device)
         elif tensor.device != first[1]:
             raise ArgumentError(
-                f"{_subject(record, position)}: on another device",
+                f"{subject_of(record, position)}: on another device",
                 expected=f"{first[1]}, the device of argument {first[0]!r}",
                 got=str(tensor.device),
             )
@@ -207,7 +213,7 @@ def _solve_and_check(
         if expected != tuple(shape):
             wrong = [dimension for dimension, size in enumerate(expected) if size != shape[dimension]]
             raise ArgumentError(
-                f"{_subject(record, position)}: wrong size of dimension {', '.join(map(str, wrong))}",
+                f"{subject_of(record, position)}: wrong size of dimension {', '.join(map(str, wrong))}",
                 expected=f"shape {_shown(expected)}" + symbols.explain([argument.shape[d] for d in wrong]),
                 got=f"shape {_shown(shape)}",
             )
@@ -243,7 +249,7 @@ def _check_strides(
     wrong = [dimension for dimension in matter if expected[dimension] != actual[dimension]]
     if wrong:
         raise ArgumentError(
-            f"{_subject(record, position)}: wrong stride of dimension {', '.join(map(str, wrong))}",
+            f"{subject_of(record, position)}: wrong stride of dimension {', '.join(map(str, wrong))}",
             expected=f"strides {_shown(expected)}" + symbols.explain([argument.strides[d] for d in wrong]),
             got=f"strides {_shown(actual)} for shape {_shown(tensor.shape)}",
             hint=f"pass {argument.name}.contiguous(), or declare the strides with T.StridedTensor",

@@ -214,7 +214,7 @@ def test_every_op_reads_back(name):
         kind, annotation = text.field_kind(str(field.type)), str(field.type)
         value = samples.get(kind)
         if value is None:
-            value = {"int": 3, "bool": True, "str": "word"}.get(annotation)
+            value = {"int": 3, "bool": True, "str": "word", "DType": float32}.get(annotation)
             if value is None and not text.is_required(field):
                 continue
             assert value is not None, f"no sample for {annotation}"

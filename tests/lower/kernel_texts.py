@@ -6,7 +6,10 @@ from itertools import takewhile
 from textwrap import dedent, indent
 from typing import Any
 
-from ptxtile import target
+import torch
+
+from ptxtile import sim, target
+from ptxtile.compiler import lower_program
 from ptxtile.ir.parser import parse_program
 from ptxtile.ir.printer import print_program
 from ptxtile.ir.program import Program
@@ -53,3 +56,15 @@ def nodes(of: Program, kind: type) -> list[Any]:
 
 def reasons(of: Program, pass_name: str) -> list[str]:
     return [why.reason for why in of.why if why.pass_name == pass_name]
+
+
+def lowered(program: Program, arch: str = "sm_90a", options: Options | None = None) -> Program:
+    """``program`` at the gpu stage, every pass verified."""
+    return lower_program(program, target.get(arch), options or Options())[0]
+
+
+def simulated(program: Program, arch: str = "sm_90a", options: Options | None = None, **tensors: torch.Tensor) -> Program:
+    """The lowered program after a run on ``tensors`` in the simulator, in place."""
+    result = lowered(program, arch, options)
+    sim.run(result, tensors, {})
+    return result

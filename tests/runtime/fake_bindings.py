@@ -6,6 +6,7 @@ No libcuda is loaded. ``results`` chooses what a function returns as CUresult; `
 from __future__ import annotations
 
 import ctypes
+import struct
 from typing import Any
 
 from cuda.bindings import driver as real
@@ -26,6 +27,17 @@ PRIMARY = 0x1000
 CODE = real.CUresult.CUDA_SUCCESS
 
 
+ATTRIBUTES = {2: "COOPERATIVE", 4: "CLUSTER_DIMENSION", 6: "PROGRAMMATIC_STREAM_SERIALIZATION"}
+"""CUlaunchAttributeID (cuda.h)."""
+
+
+class FakeFunction(str):
+    """A CUfunction that shows its name."""
+
+    def __int__(self) -> int:
+        return 0x7000 + sum(self.encode())
+
+
 class FakeBindings:
     def __init__(self, version: int = 13000, info: str = "", errors: str = "", sizes: tuple[int, ...] = ()) -> None:
         self.calls: list[tuple[Any, ...]] = []
@@ -36,7 +48,13 @@ class FakeBindings:
         self.parameter_sizes = sizes
         self.launched: list[dict[str, Any]] = []
         self.encoded: list[dict[str, Any]] = []
-        self._encode = ctypes.CFUNCTYPE(ctypes.c_int, *_ENCODE_ARGUMENTS)(self._encode_tiled)
+        self.handles: dict[int, FakeFunction] = {}
+        number, pointer = ctypes.c_int, ctypes.c_void_p
+        self._by_address = {
+            b"cuTensorMapEncodeTiled": ctypes.CFUNCTYPE(number, *_ENCODE_ARGUMENTS)(self._encode_tiled),
+            b"cuLaunchKernelEx": ctypes.CFUNCTYPE(number, pointer, pointer, pointer, pointer)(self._launch),
+            b"cuCtxGetCurrent": ctypes.CFUNCTYPE(number, pointer)(self._get_current),
+        }
 
     def __getattr__(self, name: str) -> Any:
         """Enumerations and structures are the real ones; a function that is not faked is a mistake of the test."""
@@ -94,7 +112,9 @@ class FakeBindings:
         return self._returns("cuModuleLoadDataEx", "module")
 
     def cuModuleGetFunction(self, module: Any, name: bytes) -> tuple[Any, ...]:
-        return self._returns("cuModuleGetFunction", "function " + name.decode())
+        function = FakeFunction("function " + name.decode())
+        self.handles[int(function)] = function
+        return self._returns("cuModuleGetFunction", function)
 
     def cuFuncGetAttribute(self, attribute: Any, function: Any) -> tuple[Any, ...]:
         name = attribute.name.removeprefix("CU_FUNC_ATTRIBUTE_")
@@ -105,21 +125,27 @@ class FakeBindings:
         return self._returns("cuFuncSetAttribute")
 
     def cuLaunchKernelEx(self, config: Any, function: Any, parameters: int, extra: int) -> tuple[Any, ...]:
+        assert config.numAttrs == len(config.attrs)
+        self._launch(config.getPtr(), int(function), parameters, extra)
+        return self._returns("cuLaunchKernelEx")
+
+    def _launch(self, config: int, function: int, parameters: int, extra: int) -> int:
+        """The C function. CUlaunchConfig: grid, block, shared bytes, stream, attributes, their number; CUlaunchAttribute:
+        id, padding to 8, 64 bytes of value (cuda.h)."""
+        assert not extra
+        *dimensions, shared, stream, attributes_at, count = struct.unpack("7I4xQQI", ctypes.string_at(config, 52))
+        attributes: dict[str, Any] = {}
+        for index in range(count):
+            kind, x, y, z = struct.unpack("I4x3I", ctypes.string_at(attributes_at + 72 * index, 20))
+            attributes[ATTRIBUTES[kind]] = (x, y, z) if ATTRIBUTES[kind] == "CLUSTER_DIMENSION" else x
         pointers = (ctypes.c_void_p * len(self.parameter_sizes)).from_address(parameters)
-        # Read now: the structures that config.attrs gives are views of memory that ends with the config.
-        attributes = {}
-        for attribute in config.attrs:
-            name, value = attribute.id.name.removeprefix("CU_LAUNCH_ATTRIBUTE_"), attribute.value
-            cluster = (value.clusterDim.x, value.clusterDim.y, value.clusterDim.z)
-            attributes[name] = cluster if name == "CLUSTER_DIMENSION" else value.cooperative
-        assert config.numAttrs == len(attributes)
         self.launched.append(
             {
-                "function": function,
-                "grid": (config.gridDimX, config.gridDimY, config.gridDimZ),
-                "block": (config.blockDimX, config.blockDimY, config.blockDimZ),
-                "shared": config.sharedMemBytes,
-                "stream": int(config.hStream),
+                "function": self.handles[function],
+                "grid": tuple(dimensions[:3]),
+                "block": tuple(dimensions[3:]),
+                "shared": shared,
+                "stream": stream,
                 "attributes": attributes,
                 "context": self.stack[-1] if self.stack else 0,
                 "parameters": [
@@ -129,11 +155,16 @@ class FakeBindings:
                 "alignments": [pointer % 64 for pointer in pointers],
             }
         )
-        return self._returns("cuLaunchKernelEx")
+        return int(self.results.get("cuLaunchKernelEx", CODE))
+
+    def _get_current(self, out: int) -> int:
+        result = self.results.get("cuCtxGetCurrent", CODE)
+        if result == 0:
+            ctypes.c_void_p.from_address(out).value = self.stack[-1] if self.stack else 0
+        return int(result)
 
     def cuGetProcAddress(self, name: bytes, version: int, flags: int) -> tuple[Any, ...]:
-        assert name == b"cuTensorMapEncodeTiled"
-        return self._returns("cuGetProcAddress", ctypes.cast(self._encode, ctypes.c_void_p).value, 0)
+        return self._returns("cuGetProcAddress", ctypes.cast(self._by_address[name], ctypes.c_void_p).value, 0)
 
     def _encode_tiled(self, out: int, kind: int, rank: int, address: int, sizes: int, strides: int, *rest: int) -> int:
         box, element_strides, interleave, swizzle, promotion, fill = rest

@@ -21,6 +21,7 @@ from ptxtile.ir import (
     cluster_ops,
     gpu_ops,
     layouts,
+    manual_ops,
     tensor_core_ops,
     tile_ops,
     warp_ops,
@@ -32,7 +33,7 @@ VERSION = 1
 it."""
 
 OP_MODULES: tuple[ModuleType, ...] = (
-    tile_ops, gpu_ops, tensor_core_ops, async_copy_ops, cluster_ops, warp_ops, atomic_ops,
+    tile_ops, gpu_ops, tensor_core_ops, async_copy_ops, cluster_ops, warp_ops, atomic_ops, manual_ops,
 )  # fmt: skip
 RECORD_MODULES: tuple[ModuleType, ...] = (layouts, launch_record, tile_ops)
 

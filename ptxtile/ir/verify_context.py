@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from ptxtile.errors import Location, VerificationError
-from ptxtile.ir import gpu_ops, statements, tile_ops
+from ptxtile.ir import gpu_ops, statements, tile_ops, warp_ops
 from ptxtile.ir.atomic_ops import ATOMIC_OPS
 from ptxtile.ir.buffers import Buffer, Scope, Storage
 from ptxtile.ir.expressions import Var
+from ptxtile.ir.manual_ops import MANUAL_OPS
 from ptxtile.ir.program import Kernel, Program, ScalarParameter
 from ptxtile.ir.statements import LoopKind, Statement
 from ptxtile.ir.text import op_classes
@@ -38,14 +39,22 @@ _CONTROL = frozenset({
 })  # fmt: skip
 _ROLES = frozenset({statements.Specialized, statements.Role})
 _GPU_OPS = frozenset(cls for cls in op_classes().values() if issubclass(cls, gpu_ops.GpuOp))
-_USER_OPS = frozenset(ATOMIC_OPS)
+_USER_OPS = frozenset((
+    *ATOMIC_OPS, *MANUAL_OPS, gpu_ops.BarSync, gpu_ops.FenceProxyAsync, gpu_ops.SetMaxRegisters, gpu_ops.MbarrierInit,
+    gpu_ops.MbarrierArrive, gpu_ops.MbarrierArriveExpectTx, gpu_ops.MbarrierWait, gpu_ops.BulkCommitGroup,
+    gpu_ops.BulkWaitGroup, warp_ops.SyncWarp, warp_ops.Shuffle, warp_ops.Vote, warp_ops.ElectOne,
+))  # fmt: skip
 """GPU ops that users write themselves, legal from the start."""
 _TILE = _CONTROL | _USER_OPS | {statements.View, statements.ParallelFor, tile_ops.Copy, tile_ops.Fill, tile_ops.Gemm}
 _ON_CHIP = frozenset({Scope.SHARED, Scope.LOCAL, Scope.REGISTER, Scope.BARRIER})
 
 STAGES: dict[str, Stage] = {
     # as traced: what the user wrote
-    "tile": Stage(_TILE, frozenset({Scope.GLOBAL, Scope.SHARED, Scope.FRAGMENT, Scope.LOCAL}), frozenset(LoopKind)),
+    "tile": Stage(
+        _TILE | {tile_ops.TmaCopy} | _ROLES,
+        frozenset({Scope.GLOBAL, Scope.SHARED, Scope.FRAGMENT, Scope.LOCAL, Scope.BARRIER}),
+        frozenset(LoopKind),
+    ),
     # TMA copies are issues and waits, roles are split; the rest is still tile operations
     "async": Stage(_TILE | {tile_ops.TmaCopy} | _ROLES | _GPU_OPS, frozenset(Scope), frozenset(LoopKind)),
     # parallel loops are what one thread does, fragments are arrays of registers

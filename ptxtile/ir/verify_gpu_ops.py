@@ -27,6 +27,7 @@ from ptxtile.ir.types import int32
 from ptxtile.ir.verify_atomic_ops import AtomicOpVerifier
 from ptxtile.ir.verify_context import Context
 from ptxtile.ir.verify_expressions import ExpressionVerifier
+from ptxtile.ir.verify_manual_ops import ManualOpVerifier
 from ptxtile.ir.verify_tensor_core_ops import TensorCoreOpVerifier
 from ptxtile.launch_record import TensorMapRecord
 
@@ -54,6 +55,7 @@ class GpuOpVerifier:
         self.tensor_cores = TensorCoreOpVerifier(context, expressions, self.barrier)
         self._rules |= self.tensor_cores.rules
         self._rules |= AtomicOpVerifier(context, expressions).rules()
+        self._rules |= ManualOpVerifier(context, expressions, self._bar_sync, self._expect_tx).rules()
 
     def check(self, node: GpuOp) -> None:
         rule = self._rules.get(type(node))

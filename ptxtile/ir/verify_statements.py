@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from ptxtile.ir.buffers import Scope
 from ptxtile.ir.expressions import Call, Const
 from ptxtile.ir.gpu_ops import GpuOp, SetMaxRegisters
 from ptxtile.ir.program import Function, Kernel
@@ -27,7 +28,7 @@ from ptxtile.ir.statements import (
     View,
     While,
 )
-from ptxtile.ir.tile_ops import Copy, Fill, Print, Region, TmaCopy
+from ptxtile.ir.tile_ops import Copy, Fill, Gemm, Print, Region, TmaCopy
 from ptxtile.ir.types import int32, int64
 from ptxtile.ir.verify_buffers import verify_buffer
 from ptxtile.ir.verify_context import FUNCTION_STAGE, STAGES, Context, Stage
@@ -58,7 +59,7 @@ class StatementVerifier:
             Seq: self._seq, Let: self._let, Allocate: self._allocate, View: self._view, Store: self._store,
             For: self._for, ParallelFor: self._parallel_for, While: self._while, If: self._if, Break: self._jump,
             Continue: self._jump, Role: self._role, Specialized: self._specialized, Copy: self._copy, Fill: self._fill,
-            TmaCopy: self._tma_copy, Print: self._print, SetMaxRegisters: self._set_max_registers,
+            TmaCopy: self._tma_copy, Gemm: self._gemm, Print: self._print, SetMaxRegisters: self._set_max_registers,
         }  # fmt: skip
 
     # ---- roots
@@ -238,6 +239,19 @@ class StatementVerifier:
             self.fail(20, f"a copy from {node.source.buffer.name} to {node.destination.buffer.name} of other extents",
                       str(node.source.extents), node.destination.extents)  # fmt: skip
         self.gpu_ops.barrier(node)
+
+    def _gemm(self, node: Gemm) -> None:
+        for region, rows, columns in (
+            (node.a, *((node.k, node.m) if node.transpose_a else (node.m, node.k))),
+            (node.b, *((node.n, node.k) if node.transpose_b else (node.k, node.n))),
+        ):
+            self.region(region)
+            if region.buffer.scope is not Scope.SHARED or (1, *region.extents)[-2:] != (rows, columns):
+                wanted = f"a shared tile of {rows}x{columns}"
+                self.fail(20, f"the gemm operand {region.buffer.name}", wanted, region.extents)
+        accumulator = node.accumulator.buffer
+        if accumulator.scope not in (Scope.FRAGMENT, Scope.REGISTER):
+            self.fail(20, f"the gemm accumulator {accumulator.name}", "a fragment or registers", accumulator.scope.value)
 
     def _fill(self, node: Fill) -> None:
         self.region(node.destination)

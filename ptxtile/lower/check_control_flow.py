@@ -10,6 +10,7 @@ from typing import Any
 
 from ptxtile.errors import Location, LoweringError
 from ptxtile.ir.expressions import Expr
+from ptxtile.ir.gpu_ops import BarSync
 from ptxtile.ir.program import Program
 from ptxtile.ir.rewrite import children
 from ptxtile.ir.statements import For, If, ParallelFor, While
@@ -29,13 +30,17 @@ def run(program: Program, target: Target, options: Options) -> Program:
 
 def _check(node: Any, uniformity: ThreadDependence, divergence: Location | str | None) -> None:
     name = _TILE_OPERATIONS.get(type(node))
+    if isinstance(node, BarSync) and node.id == 0:
+        name = "T.sync_threads()"
     if name and divergence is not None:
         raise LoweringError(
             f"this {name} is reached by only some of the threads",
             location=node.location,
             expected="control flow that is the same in all threads of the CTA around a tile operation",
             got=f"a condition, loop bound or way out of a loop that depends on the thread ({divergence})",
-            hint="move the condition inside a T.Parallel loop, or make it depend on block indices and sizes only",
+            hint="move it out of the condition; some of the warps meet with T.sync_threads(barrier_id, arrive_count)"
+            if isinstance(node, BarSync)
+            else "move the condition inside a T.Parallel loop, or make it depend on block indices and sizes only",
         )
     if isinstance(node, ParallelFor):
         return

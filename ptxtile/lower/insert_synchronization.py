@@ -20,6 +20,7 @@ from dataclasses import replace
 from ptxtile.errors import LoweringError, ResourceError
 from ptxtile.ir.access import statements_in
 from ptxtile.ir.gpu_ops import BarSync, BulkWaitGroup, FenceMbarrierInit, FenceProxyAsync
+from ptxtile.ir.manual_ops import BarArrive
 from ptxtile.ir.program import Kernel, Program, Why
 from ptxtile.ir.statements import For, If, Role, Seq, Specialized, Statement, While
 from ptxtile.lower.hazards import Decision, Path
@@ -87,7 +88,7 @@ class _Barriers:
 
     def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
-        self._taken = {0} | {node.id for node in statements_in(kernel.body) if isinstance(node, BarSync)}
+        self._taken = {0} | {node.id for node in statements_in(kernel.body) if isinstance(node, (BarSync, BarArrive))}
         self._of_role: dict[str, int] = {}
 
     def get(self, role: Role | None) -> BarSync:
@@ -152,6 +153,8 @@ def _insert(node: Statement, path: Path, walked: Walk, barriers: _Barriers, role
 
 def _insert_inside(node: Statement, path: Path, walked: Walk, barriers: _Barriers, role: Role | None) -> Statement:
     match node:
+        case BarSync(0, _) if role is not None:  # the user's T.sync_threads(): the role's threads meet
+            return replace(barriers.get(role), location=node.location)
         case Seq():
             return _insert(node, path, walked, barriers, role)
         case For() | While():

@@ -1,7 +1,8 @@
 """From when to when the contents of each shared storage matter.
 
 Statements are numbered in program order. A storage lives from its first access to its last, and through the whole of a
-loop unless every iteration writes what it reads. A TMA store reads until the wait that retires it. Roles run at the
+loop unless every iteration writes what it reads. What some threads run while others do not counts as one moment: no barrier
+can stand in it, so nothing in it can be over before something else in it begins. A TMA store reads until the wait that retires it. Roles run at the
 same time: inside a ``Specialized`` each role has a clock of its own, and a storage of several roles lives in all of
 it, except a *one-shot hand-over*: one role only loads it by TMA, once, and another waits for that and uses it; such a
 storage lives in the clock of its user.
@@ -17,11 +18,13 @@ from ptxtile.ir import gpu_ops
 from ptxtile.ir.access import Access, Context, accesses, expression_accesses, kernel_context, statements_in
 from ptxtile.ir.async_copy_ops import CpAsyncWaitGroup
 from ptxtile.ir.buffers import Scope
+from ptxtile.ir.expressions import Expr, Load, Var
 from ptxtile.ir.footprint import NOBODY, footprint
 from ptxtile.ir.program import Kernel, Program
-from ptxtile.ir.rewrite import buffers_of
+from ptxtile.ir.rewrite import buffers_of, walk
 from ptxtile.ir.statements import Allocate, Break, Continue, For, If, Let, Role, Seq, Specialized, Statement, While
 from ptxtile.ir.tensor_core_ops import WgmmaWaitGroup
+from ptxtile.lower.uniformity import Uniformity
 
 if TYPE_CHECKING:
     import numpy as np
@@ -59,9 +62,10 @@ class Lifetime:
 
 @dataclass(slots=True)
 class _Use:
-    """One access, or one wait that retires (``access`` None), of a storage at a position of a clock."""
+    """One access, or one wait that retires (``access`` None), of a storage from a position of a clock to ``last``."""
 
     position: int
+    last: int
     access: Access | None
     role: str | None
     specialized: int | None
@@ -79,11 +83,47 @@ class _Loop:
     in_flight_at_end: set[str] = field(default_factory=set)
 
 
+class _Divergence:
+    """Which conditions and loops threads may pass differently; :class:`Uniformity` is only asked where that is not plain."""
+
+    def __init__(self, kernel: Kernel, context: Context) -> None:
+        self._kernel, self._context = kernel, context
+        self._uniformity: Uniformity | None = None
+
+    def begins_at(self, node: Statement, context: Context) -> bool:
+        if isinstance(node, For):
+            return any(not self._is_plain(bound, context) for bound in (node.start, node.stop)) and not self._known(node, context)
+        if not isinstance(node, (If, While)):
+            return False
+        names = {inside.name for inside in walk(node.condition) if isinstance(inside, Var)}
+        if context.thread in names:
+            return True
+        if self._is_plain(node.condition, context):
+            return False
+        return not self._known(node, context)
+
+    def _is_plain(self, expression: Expr, context: Context) -> bool:
+        """Whether it holds nothing but block indices, symbols and constants."""
+        nodes = list(walk(expression))
+        names = {node.name for node in nodes if isinstance(node, Var)}
+        return not any(isinstance(node, Load) for node in nodes) and names <= context.uniform
+
+    def _known(self, node: If | For | While, context: Context) -> bool:
+        """Whether all threads go the same way."""
+        if self._uniformity is None:
+            self._uniformity = Uniformity(self._kernel, self._context)
+        if isinstance(node, If):
+            return self._uniformity.holds_for(node.condition, context)
+        return self._uniformity.loop_is_uniform(node, context)
+
+
 class Lifetimes:
     """The lifetimes of a kernel's SHARED storages, by name."""
 
     def __init__(self, program: Program, kernel: Kernel) -> None:
         self._clock = 0
+        self._divergence = _Divergence(kernel, kernel_context(program, kernel))
+        self._divergent = False
         self._uses: dict[str, list[_Use]] = defaultdict(list)
         self._loops: dict[int, _Loop] = {}
         self._role: str | None = None
@@ -99,6 +139,18 @@ class Lifetimes:
     # -- collecting uses -------------------------------------------------------------------------------------------
 
     def _walk(self, node: Statement, context: Context, loops: tuple[int, ...]) -> None:
+        if self._divergent or not self._divergence.begins_at(node, context):
+            self._walk_inside(node, context, loops)
+            return
+        before = {name: len(uses) for name, uses in self._uses.items()}
+        self._divergent, start = True, self._clock + 1
+        self._walk_inside(node, context, loops)
+        self._divergent = False
+        for name, uses in self._uses.items():
+            for use in uses[before.get(name, 0) :]:
+                use.position, use.last = start, self._clock
+
+    def _walk_inside(self, node: Statement, context: Context, loops: tuple[int, ...]) -> None:
         self._clock += 1
         match node:
             case Seq(statements):
@@ -181,7 +233,7 @@ class Lifetimes:
             self._use(name, None, loops)
 
     def _use(self, name: str, access: Access | None, loops: tuple[int, ...]) -> None:
-        self._uses[name].append(_Use(self._clock, access, self._role, self._specialized, loops))
+        self._uses[name].append(_Use(self._clock, self._clock, access, self._role, self._specialized, loops))
 
     # -- intervals -------------------------------------------------------------------------------------------------
 
@@ -219,7 +271,7 @@ class Lifetimes:
         return moment
 
     def _interval(self, name: str, uses: list[_Use]) -> tuple[float, float]:
-        start, end = min(use.position for use in uses), max(use.position for use in uses)
+        start, end = min(use.position for use in uses), max(use.last for use in uses)
         for number in {number for use in uses for number in use.loops}:
             loop = self._loops[number]
             if self._carried(name, number):

@@ -11,7 +11,7 @@ from dataclasses import replace
 from itertools import product
 from typing import Any
 
-from ptxtile.ir.buffers import Buffer
+from ptxtile.ir.buffers import Buffer, Scope
 from ptxtile.ir.expressions import Expr, as_expr, cast, constant, constant_value
 from ptxtile.ir.gpu_ops import BulkCommitGroup, BulkWaitGroup, PrefetchTensorMap, TmaLoad, TmaStore
 from ptxtile.ir.layouts import SharedLayout
@@ -87,6 +87,8 @@ class _Lowering:
         return map_children(node, self.visit)
 
     def _load(self, copy: TmaCopy) -> Statement:
+        if copy.source.buffer.scope is Scope.SHARED:
+            return self._issue_store(copy)
         name, pieces = self._pieces(copy.source, copy.destination)
         shared = copy.destination.buffer
         return seq(
@@ -95,6 +97,13 @@ class _Lowering:
                 for coordinates, offset in pieces
             )
         )
+
+    def _issue_store(self, copy: TmaCopy) -> Statement:
+        """The user's own store: nobody waits for its group here."""
+        name, pieces = self._pieces(copy.destination, copy.source)
+        shared = copy.source.buffer
+        stores = (TmaStore(name, where, shared, offset, location=copy.location) for where, offset in pieces)
+        return seq(*stores, BulkCommitGroup(location=copy.location))
 
     def _store(self, copy: Copy) -> Statement:
         """One thread stores and waits until shared memory has been read; the data is on its way to global memory then."""
@@ -174,7 +183,7 @@ def _with_prefetch(kernel: Kernel, body: Statement) -> Statement:
     if not names:
         return body
     if has_roles:
-        thread = next(n.first_thread for n in walk(body) if isinstance(n, Role) and n.name == "producer")
+        thread = next((n.first_thread for n in walk(body) if isinstance(n, Role) and n.name == "producer"), 0)
     else:
         thread = WARP if kernel.threads > WARP else 0
     prefetch = If(kernel.thread.eq(thread), seq(*(PrefetchTensorMap(name) for name in names)))

@@ -10,8 +10,7 @@ from dataclasses import replace
 
 from ptxtile.ir.gpu_ops import MbarrierWait
 from ptxtile.ir.program import Kernel, Program
-from ptxtile.ir.rewrite import walk
-from ptxtile.ir.statements import Allocate, If, Let, Seq, Specialized, Statement, seq
+from ptxtile.ir.statements import Allocate, If, Let, Seq, Statement, seq
 from ptxtile.ir.tile_ops import Copy, CopyPath
 from ptxtile.lower.options import Options
 from ptxtile.lower.tma_groups import (
@@ -32,7 +31,7 @@ def run(program: Program, target: Target, options: Options) -> Program:
 
 def _plan(kernel: Kernel) -> Kernel:
     _, groups = replace_groups(kernel.body, lambda group: [])
-    if not groups or any(isinstance(node, Specialized) for node in walk(kernel.body)):
+    if not groups:
         return kernel
     barrier = barrier_buffer(f"{kernel.name}_loaded", len(groups))
     starts_with_load = _starts_with_load(kernel.body)

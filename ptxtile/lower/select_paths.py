@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from ptxtile.errors import Location
+from ptxtile.errors import Location, LoweringError
 from ptxtile.ir.buffers import Scope, allocate
 from ptxtile.ir.expressions import Expr, as_expr, cast, constant, constant_value
 from ptxtile.ir.program import Kernel, Program, TensorParameter, Why
@@ -60,6 +60,30 @@ class _PathChooser(ScopedRewriter):
         self.kernel = kernel
         self.why: list[Why] = []
         self.staged = 0
+        self.in_role = False
+
+    def visit(self, node: Any) -> Any:
+        if not isinstance(node, Role):
+            return super().visit(node)
+        self.in_role = True
+        node = super().visit(node)
+        self.in_role = False
+        return node
+
+    def rewrite_TmaCopy(self, copy: TmaCopy) -> Statement:
+        """The user's own: it uses TMA or is an error."""
+        loads = copy.destination.buffer.scope is Scope.SHARED
+        outer, inner = (copy.source, copy.destination) if loads else (copy.destination, copy.source)
+        verdict = self._judge(Copy(copy.source, copy.destination), outer, inner)
+        if not verdict.legal:
+            raise LoweringError(
+                f"T.tma_copy from {copy.source.buffer.name} to {copy.destination.buffer.name} cannot use TMA",
+                location=copy.location,
+                expected="a target, strides, an alignment and a box that tensor copies can have",
+                got=verdict.reason,
+                hint="T.copy takes another path where TMA cannot go",
+            )
+        return copy
 
     @property
     def _checks(self) -> tuple[Callable[[Copy, Region, Region], str], ...]:
@@ -75,6 +99,9 @@ class _PathChooser(ScopedRewriter):
     def rewrite_Copy(self, copy: Copy) -> Statement:
         if copy.path is not None:
             return copy
+        if self.in_role:
+            self._record(copy.location, copy, CopyPath.VECTOR, "in a role that the user made; T.tma_copy uses TMA there")
+            return replace(copy, path=CopyPath.VECTOR)
         source, destination = copy.source.buffer.scope, copy.destination.buffer.scope
         if (source, destination) == (Scope.GLOBAL, Scope.SHARED):
             return self._choose(copy, CopyPath.TMA_LOAD, copy.source, copy.destination)

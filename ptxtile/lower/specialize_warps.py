@@ -99,6 +99,8 @@ def run(program: Program, target: Target, options: Options) -> Program:
 
 def _refusal(kernel: Kernel, target: Target, options: Options) -> str:
     """Why ``kernel`` gets no roles; empty if it may."""
+    if any(isinstance(node, Specialized) for node in walk(kernel.body)):
+        return "the kernel has roles of its own (T.ws)"
     if options.specialize_warps is False:
         return "switched off by specialize_warps=False"
     if options.specialize_warps == "auto" and not _feeds_tensor_cores(kernel):

@@ -10,6 +10,7 @@ from ptxtile.ir.access import Access, Context, accesses, inlined, kernel_context
 from ptxtile.ir.buffers import Scope
 from ptxtile.ir.conflicts import Overlap, Relation, compare
 from ptxtile.ir.enumeration import NotEnumerable, evaluate
+from ptxtile.ir.manual_ops import BarArrive
 from ptxtile.ir.program import Kernel, Program
 from ptxtile.ir.statements import For, Role, While
 from ptxtile.ir.tensor_core_ops import Wgmma
@@ -74,6 +75,8 @@ def check_across_roles(roles: tuple[Role, ...], made: dict[str, dict[Access, Non
     """Roles run at the same time: what two of them touch has to be handed over by an mbarrier that retires it."""
     at_any_time = Relation(parallel=True)
     for first, second in combinations(roles, 2):
+        if _named_barriers(first) & _named_barriers(second):
+            continue  # the user orders them by hand
         waits = (n for role in (first, second) for n in statements_in(role.body) if isinstance(n, gpu_ops.MbarrierWait))
         handed_over = {buffer.storage.name for wait in waits for buffer in wait.retires}
         for a, b in product(made[first.name], made[second.name]):
@@ -86,6 +89,11 @@ def check_across_roles(roles: tuple[Role, ...], made: dict[str, dict[Access, Non
                     expected=f"a barrier wait that hands {a.storage.name} over",
                     got=f"the {a.describe()} and the {b.describe()}" + (f" at {' and '.join(where)}" if where else ""),
                 )
+
+
+def _named_barriers(role: Role) -> set[int]:
+    """Ids of the named barriers that a role arrives at."""
+    return {n.id for n in statements_in(role.body) if isinstance(n, (gpu_ops.BarSync, BarArrive)) and n.id}
 
 
 def _released_storages(kernel: Kernel) -> dict[str, set[str]]:

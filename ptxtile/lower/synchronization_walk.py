@@ -407,7 +407,11 @@ class _Walker:
             self._impossible(wanted.overlap, pending.access, later, "a barrier is needed where not all threads arrive")
             return state
         here = pending.depth == len(self.scopes)
-        if not self._decide(path if here else self.scopes[pending.depth].path, wanted, pending, later):
+        added = self._decide(path if here else self.scopes[pending.depth].path, wanted, pending, later)
+        if not added and not here:  # read by the very condition or bound that sends the threads different ways
+            self._impossible(wanted.overlap, pending.access, later, "a barrier is needed where not all threads arrive")
+            return state
+        if not added:
             raise LoweringError(  # never seen; without it the walk would not end
                 f"no barrier orders the {pending.access.describe()} before the {later.describe()}",
                 location=later.location or pending.access.location,

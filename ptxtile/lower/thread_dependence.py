@@ -73,6 +73,7 @@ class ThreadDependence:
             if node.buffer.scope in _PRIVATE and (divergent or not uniform):
                 self._mark(node.buffer.storage.name)
         elif isinstance(node, GpuOp):
+            # the results of all but atomic operations, which the block does once, are each thread's own
             operands = (child for child in children(node) if isinstance(child, Expr))
             if divergent or not is_atomic(node) or not all(self.is_uniform(operand) for operand in operands):
                 for buffer in private_results(node):

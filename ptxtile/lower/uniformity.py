@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from ptxtile.ir.access import Context, inlined, statements_in
 from ptxtile.ir.buffers import Scope
-from ptxtile.ir.effects import is_atomic, private_results, writes_global
+from ptxtile.ir.effects import private_results, writes_global
 from ptxtile.ir.enumeration import NotEnumerable, evaluate
 from ptxtile.ir.expressions import Expr, Load, Var
 from ptxtile.ir.gpu_ops import GpuOp
@@ -100,9 +100,7 @@ class Uniformity:
                 if not uniform or not all(self.holds_for(e, context) for e in (*indices, value)):
                     self._varying.add(buffer.storage.name)
             case GpuOp():
-                operands = [child for child in children(node) if isinstance(child, Expr)]
-                agree = uniform and not is_atomic(node) and all(self.holds_for(e, context) for e in operands)
-                self._varying |= set() if agree else {buffer.storage.name for buffer in private_results(node)}
+                self._varying |= {buffer.storage.name for buffer in private_results(node)}
             case For(var, _, _, _, _, body):
                 if not self.loop_is_uniform(node, context):
                     uniform = False

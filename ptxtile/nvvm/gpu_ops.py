@@ -10,7 +10,7 @@ from ptxtile.ir.buffers import Buffer
 from ptxtile.ir.expressions import Expr, as_expr
 from ptxtile.ir.gpu_ops import GpuOp
 from ptxtile.ir.types import int32
-from ptxtile.nvvm import atomics, inline_ptx, memory, tensor_core_ops, warp_ops
+from ptxtile.nvvm import atomics, inline_ptx, manual_ops, memory, tensor_core_ops, warp_ops
 from ptxtile.nvvm.casts import cast
 from ptxtile.nvvm.context import Context
 from ptxtile.nvvm.expressions import scalar
@@ -177,4 +177,5 @@ _RULES: dict[type, Callable[..., None]] = {
     **tensor_core_ops.RULES,
     **warp_ops.RULES,
     **dict.fromkeys(ATOMIC_OPS, atomics.run),
+    **manual_ops.RULES,
 }

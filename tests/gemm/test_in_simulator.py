@@ -47,7 +47,7 @@ def test_stages_and_trip_counts(stages, k, monkeypatch):
     """Trip counts 1, fewer than stages, as many, more; K tails."""
     monkeypatch.setenv("PTXTILE_TARGET", "sm_90a")
     assert kernels.run(64, 64, k, num_stages=stages, transpose_B=True) < BOUND
-    if stages > 1 and k % 8 == 0:
+    if stages > 1 and k % 8 == 0 and k > 64:  # a loop of one iteration is no loop
         assert nodes(next(iter(kernels.gemm._kernels.values())).program, Specialized)
 
 

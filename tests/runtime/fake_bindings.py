@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import struct
+import zlib
 from typing import Any
 
 from cuda.bindings import driver as real
@@ -35,7 +36,7 @@ class FakeFunction(str):
     """A CUfunction that shows its name."""
 
     def __int__(self) -> int:
-        return 0x7000 + sum(self.encode())
+        return zlib.crc32(self.encode())
 
 
 class FakeBindings:
@@ -49,11 +50,10 @@ class FakeBindings:
         self.launched: list[dict[str, Any]] = []
         self.encoded: list[dict[str, Any]] = []
         self.handles: dict[int, FakeFunction] = {}
-        number, pointer = ctypes.c_int, ctypes.c_void_p
         self._by_address = {
-            b"cuTensorMapEncodeTiled": ctypes.CFUNCTYPE(number, *_ENCODE_ARGUMENTS)(self._encode_tiled),
-            b"cuLaunchKernelEx": ctypes.CFUNCTYPE(number, pointer, pointer, pointer, pointer)(self._launch),
-            b"cuCtxGetCurrent": ctypes.CFUNCTYPE(number, pointer)(self._get_current),
+            b"cuTensorMapEncodeTiled": ctypes.CFUNCTYPE(ctypes.c_int, *_ENCODE_ARGUMENTS)(self._encode_tiled),
+            b"cuLaunchKernelEx": self.function_of("cuLaunchKernelEx", self._launch),
+            b"cuCtxGetCurrent": self.function_of("cuCtxGetCurrent", self._get_current),
         }
 
     def __getattr__(self, name: str) -> Any:
@@ -157,6 +157,19 @@ class FakeBindings:
         )
         return int(self.results.get("cuLaunchKernelEx", CODE))
 
+    def map_of(self, content: bytes) -> dict[str, Any]:
+        """What was encoded into these 128 bytes."""
+        word = int.from_bytes(content[:4], "little")
+        assert content == content[:4] * 32 and word
+        return self.encoded[(word if word % 0x01010101 else word & 0xFF) - 1]
+
+    @staticmethod
+    def function_of(name: str, function: Any) -> Any:
+        """A C function that does ``function``, with the arguments of the driver's function ``name``."""
+        pointer = ctypes.c_void_p
+        kinds = {"cuLaunchKernelEx": (pointer,) * 4, "cuCtxGetCurrent": (pointer,)}
+        return ctypes.CFUNCTYPE(ctypes.c_int, *kinds[name])(function)
+
     def _get_current(self, out: int) -> int:
         result = self.results.get("cuCtxGetCurrent", CODE)
         if result == 0:
@@ -180,7 +193,9 @@ class FakeBindings:
                 "modes": (interleave, swizzle, promotion, fill),
             }
         )
-        ctypes.memset(out, len(self.encoded), 128)  # map number n is filled with the byte n
+        number = len(self.encoded)  # map number n is filled with the byte n, from 256 with the 32-bit word n
+        word = number * 0x01010101 if number < 256 else number
+        ctypes.memmove(out, struct.pack("32I", *(word,) * 32), 128)
         return int(self.results.get("cuTensorMapEncodeTiled", CODE))
 
 

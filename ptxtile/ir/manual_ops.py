@@ -1,0 +1,82 @@
+"""GPU ops that only users write: barriers in two halves, assertions, inline PTX (PTX ISA 9.0 numbering)."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from ptxtile.ir.buffers import Buffer
+from ptxtile.ir.expressions import Expr
+from ptxtile.ir.gpu_ops import GpuOp
+from ptxtile.ir.types import DType
+
+
+@dataclass(frozen=True, slots=True)
+class BarArrive(GpuOp):
+    """bar.arrive id, threads (9.7.13.1): arrives at a named barrier that ``threads`` threads meet at, and goes on."""
+
+    id: int
+    threads: int
+
+
+@dataclass(frozen=True, slots=True)
+class MbarrierExpectTx(GpuOp):
+    """mbarrier.expect_tx (9.7.13.15.11): adds ``bytes`` to the phase's pending transactions, without an arrival."""
+
+    barrier: Buffer
+    index: Expr
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Assert(GpuOp):
+    """Stops the kernel with ``message`` when ``condition`` does not hold in some thread (vprintf, then trap, 9.7.20.4)."""
+
+    condition: Expr
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class InlinePtx(GpuOp):
+    """The user's own PTX. ``$0``, ``$1``… in ``template`` are the first elements of ``results`` (LOCAL buffers), then
+    ``inputs``; ``$$`` is a dollar sign and ``${:uid}`` a number of this use, for labels.
+
+    Operands are numbers of 16, 32 or 64 bits. The op has effects that nothing is known about, and all threads that reach
+    it run it together.
+    """
+
+    template: str
+    results: tuple[Buffer, ...] = ()
+    inputs: tuple[Expr, ...] = ()
+
+
+MANUAL_OPS = (BarArrive, MbarrierExpectTx, Assert, InlinePtx)
+
+_REFERENCE = re.compile(r"\$(\$|\{:uid\}|\d+)?")
+
+
+def template_problem(template: str, operands: int) -> str:
+    """What is wrong with a template for so many operands; empty when nothing is.
+
+    LLVM ends the process on a ``$`` that it cannot read, so every one is checked here.
+    """
+    used: set[int] = set()
+    for match in _REFERENCE.finditer(template):
+        reference = match[1]
+        if reference is None:
+            return f"a $ that is followed by {template[match.end() : match.end() + 1]!r}: write $$ for a dollar sign"
+        if reference.isdigit():
+            used.add(int(reference))
+    if any(number >= operands for number in used):
+        return f"${max(used)} where there are {operands} operands"
+    missing = sorted(set(range(operands)) - used)
+    if missing:
+        return f"the operand ${missing[0]} is not used"
+    if any(ord(character) > 126 or (ord(character) < 32 and character not in "\n\t") for character in template):
+        return "a character that PTX does not have"
+    return ""
+
+
+def is_operand(dtype: DType) -> bool:
+    """Whether a PTX register holds a value of ``dtype``."""
+    return dtype.lanes == 1 and dtype.bits in (16, 32, 64) and not dtype.is_bool

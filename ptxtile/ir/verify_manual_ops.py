@@ -1,0 +1,50 @@
+"""The verifier's rules for what only users write (invariants 33, 34 and 50 of :mod:`ptxtile.ir.verifier`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ptxtile.ir.buffers import Scope
+from ptxtile.ir.manual_ops import Assert, BarArrive, InlinePtx, MbarrierExpectTx, is_operand, template_problem
+from ptxtile.ir.types import bool_
+from ptxtile.ir.verify_context import Context
+from ptxtile.ir.verify_expressions import ExpressionVerifier
+
+INVARIANT = 50
+
+
+class ManualOpVerifier:
+    """``barrier``: the rule for ``node.barrier[node.index]``; ``bar_sync`` and ``expect_tx``: those of the ops alike."""
+
+    def __init__(
+        self,
+        context: Context,
+        expressions: ExpressionVerifier,
+        bar_sync: Callable[[Any], None],
+        expect_tx: Callable[[Any], None],
+    ) -> None:
+        self.context, self.fail, self.expressions = context, context.fail, expressions
+        self._bar_sync, self._expect_tx = bar_sync, expect_tx
+
+    def rules(self) -> dict[type, Callable[[Any], None]]:
+        return {
+            BarArrive: self._bar_sync, MbarrierExpectTx: self._expect_tx, Assert: self._assert, InlinePtx: self._inline,
+        }  # fmt: skip
+
+    def _assert(self, node: Assert) -> None:
+        self.expressions.check_typed(node.condition, (bool_,), INVARIANT, "the condition of an assertion")
+
+    def _inline(self, node: InlinePtx) -> None:
+        problem = template_problem(node.template, len(node.results) + len(node.inputs))
+        if problem:
+            self.fail(INVARIANT, f"inline PTX with {problem}")
+        for result in node.results:
+            self.context.check_buffer(result)
+            if result.scope is not Scope.LOCAL:
+                self.fail(INVARIANT, "a result of inline PTX has no place", "a local buffer", result.scope.value)
+        for value in node.inputs:
+            self.expressions.check(value)
+        for dtype in (*(result.dtype for result in node.results), *(value.dtype for value in node.inputs)):
+            if not is_operand(dtype):
+                self.fail(INVARIANT, "an operand of inline PTX fits no register", "16, 32 or 64 bits, no bool", dtype)

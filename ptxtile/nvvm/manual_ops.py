@@ -1,0 +1,95 @@
+"""Rules for what only users write: bar.arrive, mbarrier.expect_tx, assertions, inline PTX."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ptxtile.ir import manual_ops
+from ptxtile.ir.tile_ops import Print
+from ptxtile.ir.types import DType
+from ptxtile.nvvm import inline_ptx, memory, printing
+from ptxtile.nvvm.context import Context
+from ptxtile.nvvm.dtypes import value_type
+from ptxtile.nvvm.expressions import scalar
+from ptxtile.nvvm.function import Value, constant_value
+from ptxtile.nvvm.ptx_template import InlinePtx
+from ptxtile.ir.types import int32
+
+MBARRIER_BYTES = 8
+_REGISTERS = {("int", 16): "h", ("int", 32): "r", ("int", 64): "l", ("float", 32): "f", ("float", 64): "d"}
+
+
+def _arrive(context: Context, node: manual_ops.BarArrive) -> None:
+    inline_ptx.call(context.writer, "bar_arrive", str(node.id), str(node.threads))
+
+
+def _expect(context: Context, node: manual_ops.MbarrierExpectTx) -> None:
+    barrier = memory.shared_address(context, node.barrier, scalar(context, node.index), MBARRIER_BYTES)
+    inline_ptx.call(context.writer, "mbarrier_expect_tx", barrier, str(node.bytes))
+
+
+def _assert(context: Context, node: manual_ops.Assert) -> None:
+    """A branch that prints and traps. A trap ends the whole grid with an error that the next call of the driver reports."""
+    writer = context.writer
+    condition = scalar(context, node.condition)
+    if condition.constant is not None and condition.constant:
+        return
+    failed, held = writer.name("failed"), writer.name("held")
+    text = "false" if condition.constant is not None else condition.text
+    writer.branch(text, held, failed)
+    writer.block(failed)
+    with writer.scope():
+        printing.run(context, Print(node.message or "device assertion failed"))
+        inline_ptx.call(writer, "trap")
+    writer.jump(held)
+    writer.block(held)
+
+
+def _inline(context: Context, node: manual_ops.InlinePtx) -> None:
+    """Results come first, as in the template's numbering. 16-bit floats are passed as their bits."""
+    writer, module = context.writer, context.writer.module
+    kinds, registers, operands, results = [], [], [], []
+    for value in node.inputs:
+        evaluated = scalar(context, value)
+        kind, register = _register(value.dtype)
+        text = writer.operand(evaluated)
+        if kind != value_type(value.dtype):
+            text = writer.register(f"bitcast {value_type(value.dtype)} {text} to {kind}")
+        kinds.append(kind)
+        registers.append(register)
+        operands.append(text)
+    for result in node.results:
+        kind, register = _register(result.dtype)
+        results.append((result, kind))
+        registers.insert(len(results) - 1, "=&" + register)
+    template = InlinePtx(
+        f"inline PTX {len(module.isa_reasons)}", _escaped(node.template), ",".join([*registers, "~{memory}"]), tuple(kinds),
+        "the user's", convergent=True, results=tuple(kind for _, kind in results),
+        result=results[0][1] if len(results) == 1 else "void",
+    )  # fmt: skip
+    for (result, kind), text in zip(results, inline_ptx.write(writer, template, operands), strict=True):
+        wanted = value_type(result.dtype)
+        value = text if kind == wanted else writer.register(f"bitcast {kind} {text} to {wanted}")
+        memory.store(context, result, constant_value(0, int32), [Value(value, result.dtype.element)])
+
+
+def _register(dtype: DType) -> tuple[str, str]:
+    """(LLVM type, constraint) of an operand."""
+    if not manual_ops.is_operand(dtype):
+        raise ValueError(f"{dtype} fits no PTX register")
+    if dtype.is_float and dtype.bits > 16:
+        return value_type(dtype), _REGISTERS["float", dtype.bits]
+    return f"i{dtype.bits}", _REGISTERS["int", dtype.bits]
+
+
+def _escaped(template: str) -> str:
+    """The template within the quotes of LLVM's text."""
+    return "".join(c if c.isprintable() and c not in '"\\' else f"\\{ord(c):02X}" for c in template)
+
+
+RULES: dict[type, Callable[..., None]] = {
+    manual_ops.BarArrive: _arrive,
+    manual_ops.MbarrierExpectTx: _expect,
+    manual_ops.Assert: _assert,
+    manual_ops.InlinePtx: _inline,
+}

@@ -92,7 +92,9 @@ class _Divergence:
 
     def begins_at(self, node: Statement, context: Context) -> bool:
         if isinstance(node, For):
-            return any(not self._is_plain(bound, context) for bound in (node.start, node.stop)) and not self._known(node, context)
+            leaves = any(isinstance(inside, (Break, Continue)) for inside in statements_in(node.body))
+            plain = not leaves and all(self._is_plain(bound, context) for bound in (node.start, node.stop))
+            return not plain and not self._known(node, context)
         if not isinstance(node, (If, While)):
             return False
         names = {inside.name for inside in walk(node.condition) if isinstance(inside, Var)}

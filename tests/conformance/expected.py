@@ -501,3 +501,6 @@ EXPECTED |= {
     "tma_out_of_bounds_3d": moved_box((8, 8, 4), (8, -2, -1), (12, 1, 2)),
     "tma_out_of_bounds_swizzle": moved_box((16, 16), (8, -2), (8, 3), 64),
 }
+
+
+from tests.conformance import expected_tensor_cores as expected_tensor_cores  # noqa: E402 (adds to EXPECTED)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import struct
+import threading
 import zlib
 from typing import Any
 
@@ -43,7 +44,7 @@ class FakeBindings:
     def __init__(self, version: int = 13000, info: str = "", errors: str = "", sizes: tuple[int, ...] = ()) -> None:
         self.calls: list[tuple[Any, ...]] = []
         self.results: dict[str, real.CUresult] = {}
-        self.stack: list[int] = []
+        self._of_thread = threading.local()
         self.driver_version = version
         self.info, self.errors = info, errors
         self.parameter_sizes = sizes
@@ -61,6 +62,13 @@ class FakeBindings:
         if not name.startswith("CU"):
             raise AttributeError(name)
         return getattr(real, name)
+
+    @property
+    def stack(self) -> list[int]:
+        """The calling thread's contexts."""
+        if not hasattr(self._of_thread, "stack"):
+            self._of_thread.stack = []
+        return self._of_thread.stack
 
     def _returns(self, call: str, *values: Any) -> tuple[Any, ...]:
         return (self.results.get(call, CODE), *values)

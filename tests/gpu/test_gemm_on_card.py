@@ -1,0 +1,52 @@
+"""T.gemm on a card: wgmma, and mma.sync through the PTX of older targets, against float64."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.gemm import kernels
+
+BOUND = 1e-5
+
+
+@pytest.fixture(autouse=True)
+def fresh_kernels(card):
+    kernels.gemm._kernels.clear()
+
+
+@pytest.fixture(params=["sm_80", "sm_90", None])
+def target(request, monkeypatch):
+    """PTX of an older target runs on a newer card; None: the card's own."""
+    settings = kernels.gemm.settings
+    monkeypatch.setattr(kernels.gemm, "settings", type(settings)(settings.options, request.param, settings.verbose))
+
+
+@pytest.mark.usefixtures("target")
+@pytest.mark.parametrize("transpose_a", [False, True])
+@pytest.mark.parametrize("transpose_b", [False, True])
+def test_transposes(transpose_a, transpose_b):
+    assert kernels.run(256, 128, 192, "cuda", transpose_A=transpose_a, transpose_B=transpose_b) < BOUND
+
+
+@pytest.mark.usefixtures("target")
+@pytest.mark.parametrize("tile", [(64, 64), (128, 128), (128, 256), (64, 96), (192, 64), (128, 80)])
+@pytest.mark.parametrize("stages", [1, 3, 4])
+def test_tiles_and_stages(tile, stages):
+    threads = 128 if tile[0] < 128 else 256
+    error = kernels.run(
+        300, 264, 520, "cuda", block_M=tile[0], block_N=tile[1], num_stages=stages, threads=threads, transpose_B=True
+    )
+    assert error < BOUND
+
+
+@pytest.mark.usefixtures("target")
+@pytest.mark.parametrize(
+    ("dtype", "accum", "bound"),
+    [
+        ("float16", "float32", BOUND), ("float16", "float16", 5e-3), ("float32", "float32", BOUND),
+        ("float64", "float64", 1e-14), ("int8", "int32", 0), ("uint8", "int32", 0),
+    ],
+)  # fmt: skip
+def test_dtypes(dtype, accum, bound):
+    options = dict(dtype=dtype, accum=accum, out=accum, block_K=32, transpose_B=True, num_stages=2)
+    assert kernels.run(128, 64, 160, "cuda", **options) <= bound

@@ -2,9 +2,10 @@
 
 Run it:  python bench/compile_time.py [--processes 7]
 
-Each process has torch imported and the CUDA context made before the clock starts, and CUDA_CACHE_DISABLE=1, so that the driver
-really compiles. It then imports what a compile needs (*import*), compiles and loads a first and a second kernel. Reported are
-medians over the processes of trace, passes, LLVM and driver JIT for each kernel. Writes bench/results/compile_time.json.
+Each process has torch imported and the CUDA context made before the clock starts, and CUDA_CACHE_DISABLE=1, so that the
+driver really compiles. It then imports what a compile needs (*import*), compiles and loads a first and a second kernel.
+Reported are medians over the processes of trace, passes, LLVM and driver JIT for each kernel. Writes
+bench/results/compile_time.json.
 """
 
 from __future__ import annotations
@@ -30,7 +31,14 @@ def timed(action):
 def import_everything() -> None:
     import importlib
 
-    for name in ("kernel", "lower.pipeline", "nvvm.emission", "runtime.executable", "runtime.arguments", "runtime.driver"):
+    for name in (
+        "kernel",
+        "lower.pipeline",
+        "nvvm.emission",
+        "runtime.executable",
+        "runtime.arguments",
+        "runtime.driver",
+    ):
         importlib.import_module(f"ptxtile.{name}")
     importlib.import_module("llvmlite.binding")
     importlib.import_module("cuda.bindings.driver")

@@ -94,7 +94,10 @@ def main() -> None:
         a, b = (torch.randn(size, size, device="cuda") for _ in range(2))
         c = torch.empty_like(a)
         expected = a + b
-        kernels = {"ptxtile direct": compiled(direct_factory, size), "ptxtile through shared": compiled(add_factory, size)}
+        kernels = {
+            "ptxtile direct": compiled(direct_factory, size),
+            "ptxtile through shared": compiled(add_factory, size),
+        }
         if arguments.forms:
             kernels |= {
                 "roles": compiled(add_factory, size, specialize_warps=True),
@@ -119,7 +122,10 @@ def main() -> None:
                 "x torch.add": ratio(times["torch.add"], values),
             }
             rows.append(row)
-            print(f"{size:6d}  {name:24s} {row['GB/s']:6d} GB/s  {row['x torch.add']['median']:.3f} x torch.add", flush=True)
+            print(
+                f"{size:6d}  {name:24s} {row['GB/s']:6d} GB/s  {row['x torch.add']['median']:.3f} x torch.add",
+                flush=True,
+            )
         del a, b, c, expected
     print("written to", save("elementwise", rows, "f32 add, tile 64x64, 128 threads, default options unless named"))
 

@@ -2,8 +2,8 @@
 
 Run it:  python bench/gemm.py [--turns 20] [--sizes 4096,4096,4096 8192,8192,8192]
 
-The kernel is examples/gemm.py: copies, T.Pipelined and T.gemm only. Three configurations of it are tried for each size and the
-best one is reported beside all of them. Writes bench/results/gemm.json.
+The kernel is examples/gemm.py: copies, T.Pipelined and T.gemm only. Three configurations of it are tried for each size
+and the best one is reported beside all of them. Writes bench/results/gemm.json.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Measuring side by side: contenders in one process, order alternated, medians with a 95 % interval, results as JSON.
 
-The card is power-limited and shared machines drift, so only ratios taken in one run mean anything. Each measurement is one
-launch between two events after the L2 cache has been overwritten; the flush also keeps the queue busy, so that host time does
-not count.
+The card is power-limited and shared machines drift, so only ratios taken in one run mean anything. Each measurement is
+one launch between two events after the L2 cache has been overwritten; the flush also keeps the queue busy, so that host
+time does not count.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
 Run it:  python examples/gemm.py [M N K]
 
-On a card with TMA and wgmma the compiler makes a producer warpgroup that loads ahead through a ring of stages, and consumer
-warpgroups that multiply; on other targets the same source takes mma.sync. Without a card a small product runs in the
-simulator. The result is checked against float64.
+On a card with TMA and wgmma the compiler makes a producer warpgroup that loads ahead through a ring of stages, and
+consumer warpgroups that multiply; on other targets the same source takes mma.sync. Without a card a small product runs
+in the simulator. The result is checked against float64.
 """
 
 from __future__ import annotations
@@ -39,7 +39,9 @@ def gemm(A, B, block_M=128, block_N=256, block_K=64, num_stages=4, threads=256):
 
 def main() -> None:
     on_card = torch.cuda.is_available()
-    M, N, K = (int(size) for size in sys.argv[1:4]) if len(sys.argv) > 3 else (4096,) * 3 if on_card else (256, 320, 200)
+    M, N, K = (
+        (int(size) for size in sys.argv[1:4]) if len(sys.argv) > 3 else (4096,) * 3 if on_card else (256, 320, 200)
+    )
     device = "cuda" if on_card else "cpu"
     if not on_card:
         print("no CUDA card here: the lowered program runs in the simulator")

@@ -20,8 +20,8 @@ Observer = Callable[[str, Program], None]
 class Artifact:
     """A compiled program.
 
-    ``tile_program`` as traced, ``program`` at the gpu stage; ``ptx`` and ``llvm_ir`` are None when only lowering was asked
-    for (the simulator needs no more). ``timings``: seconds by step: each pass, then LLVM's steps.
+    ``tile_program`` as traced, ``program`` at the gpu stage; ``ptx`` and ``llvm_ir`` are None when only lowering was
+    asked for (the simulator needs no more). ``timings``: seconds by step: each pass, then LLVM's steps.
     """
 
     tile_program: Program
@@ -80,7 +80,9 @@ def _after_pass(
         verify_program(program)
 
 
-def lower(program: Program, target: Target, options: Options | None = None, observe: Observer | None = None) -> Artifact:
+def lower(
+    program: Program, target: Target, options: Options | None = None, observe: Observer | None = None
+) -> Artifact:
     """``program`` lowered to the gpu stage: all that the simulator needs."""
     options = options or Options()
     lowered, timings = lower_program(program, target, options, observe)

@@ -19,7 +19,11 @@ class Variable:
 
 
 VARIABLES = (
-    Variable("PTXTILE_CACHE_DIR", "", "where the disk cache, once there is one, keeps compiled kernels; default: the user's cache folder"),
+    Variable(
+        "PTXTILE_CACHE_DIR",
+        "",
+        "where the disk cache, once there is one, keeps compiled kernels; default: the user's cache folder",
+    ),
     Variable("PTXTILE_DUMP", "", "a folder: the IR after each pass, the LLVM IR and the PTX are written there"),
     Variable("PTXTILE_TARGET", "", "architecture to compile for when no card says so, such as sm_90a"),
     Variable("PTXTILE_LOG", "warning", "level of the logger 'ptxtile': debug, info, warning or error"),

@@ -64,11 +64,14 @@ class JITFunction:
         Tensor arguments may be given too; then sizes are solved from them.
         """
         try:
-            return self._compile(arguments)
+            kernel = self.specialize(**arguments)
+            kernel.variant.compiled()
+            return kernel
         except Exception as error:
             raise without_our_frames(error) from error.__cause__
 
-    def _compile(self, arguments: dict[str, Any]) -> JITKernel:
+    def specialize(self, **arguments: Any) -> JITKernel:
+        """What :meth:`compile` gives, before anything of it is traced or compiled."""
         names = self._parameters()
         python = {name: arguments[name] for name, runtime, _ in names if not runtime and name in arguments}
         sizes = {name: value for name, value in arguments.items() if name not in {n for n, _, _ in names}}
@@ -94,7 +97,6 @@ class JITFunction:
 
             device = next((t.device for t in tensors if isinstance(t, torch.Tensor)), torch.device("cpu"))
             fixed._latest = fixed._variant_for(tuple(tensors), {}, device.type, device.index)
-        fixed.variant.compiled()
         return fixed
 
     def _parameters(self) -> tuple[tuple[str, bool, Any], ...]:
@@ -251,6 +253,10 @@ class JITFactory:
         except Exception as error:
             raise without_our_frames(error) from error.__cause__
         return kernel
+
+    def specialize(self, *args: Any, **kwargs: Any) -> JITKernel:
+        """The kernel for factory arguments, before anything of it is traced or compiled."""
+        return self(*args, **kwargs)
 
     def _make(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> JITKernel:
         made = self.function(*args, **kwargs)

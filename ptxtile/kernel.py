@@ -262,8 +262,8 @@ class JITKernel:
             if missing:
                 raise ArgumentError(
                     f"the size {missing[0]} of {self.function.function.__name__} is not known yet",
-                    hint=f"call the kernel, or compile({', '.join(f'{name}=…' for name in missing)}); on the command line: "
-                    + " ".join(f"-D {name}=…" for name in missing),
+                    hint=f"call the kernel, or compile({', '.join(f'{name}=…' for name in missing)}); "
+                    f"on the command line: {' '.join(f'-D {name}=…' for name in missing)}",
                 )
             self._latest = self._variant(typical(self.signature, self.constants), self._target("cpu", None))
         return self._latest

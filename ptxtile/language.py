@@ -30,6 +30,17 @@ from ptxtile.frontend.atomics import (
 from ptxtile.frontend.dtypes import DATA_TYPES as _DATA_TYPES
 from ptxtile.frontend.dtypes import DataType as dtype
 from ptxtile.frontend.functions import macro, prim_func
+from ptxtile.frontend.gemm import GemmWarpPolicy, gemm
+from ptxtile.frontend.inline_ptx import ptx
+from ptxtile.frontend.kernel_annotations import (
+    annotate_min_blocks_per_sm,
+    annotate_safe_value,
+    assume,
+    device_assert,
+    disable_warp_group_reg_alloc,
+    no_set_max_nreg,
+    use_swizzle,
+)
 from ptxtile.frontend.kernel_launch import (
     Kernel,
     get_block_binding,
@@ -43,6 +54,7 @@ from ptxtile.frontend.kernel_launch import (
 )
 from ptxtile.frontend.loops import (
     Parallel,
+    Persistent,
     Pipelined,
     Serial,
     Unroll,
@@ -52,6 +64,28 @@ from ptxtile.frontend.loops import (
     serial,
     unroll,
     vectorized,
+)
+from ptxtile.frontend.manual_control import (
+    WarpSpecialize,
+    alloc_barrier,
+    barrier_arrive,
+    barrier_wait,
+    dec_max_nreg,
+    fence_proxy_async,
+    inc_max_nreg,
+    mbarrier_arrive,
+    mbarrier_arrive_expect_tx,
+    mbarrier_expect_tx,
+    mbarrier_wait_parity,
+    named_barrier_arrive,
+    set_max_nreg,
+    shuffle_elect,
+    sync_threads,
+    sync_warp,
+    tma_copy,
+    tma_store_arrive,
+    tma_store_wait,
+    ws,
 )
 from ptxtile.frontend.mathematics import abs_ as abs
 from ptxtile.frontend.mathematics import (
@@ -116,10 +150,23 @@ from ptxtile.frontend.mathematics import max_ as max
 from ptxtile.frontend.mathematics import min_ as min
 from ptxtile.frontend.mathematics import pow_ as pow
 from ptxtile.frontend.mathematics import round_ as round
-from ptxtile.frontend.gemm import GemmWarpPolicy, gemm
 from ptxtile.frontend.tile_operations import clear, copy, fill
 from ptxtile.frontend.tile_operations import print_ as print
 from ptxtile.frontend.unavailable import refuse as _refuse
+from ptxtile.frontend.warp_functions import (
+    all_sync,
+    any_sync,
+    ballot,
+    ballot_sync,
+    get_lane_idx,
+    get_warp_group_idx,
+    get_warp_idx,
+    get_warp_idx_sync,
+    shfl_down,
+    shfl_sync,
+    shfl_up,
+    shfl_xor,
+)
 
 bool = _DATA_TYPES["bool"]
 int4, int8, int16, int32, int64 = (_DATA_TYPES[f"int{bits}"] for bits in (4, 8, 16, 32, 64))
@@ -139,18 +186,26 @@ def __getattr__(name: str) -> Any:
 
 
 __all__ = [
-    "Buffer", "Kernel", "Parallel", "Pipelined", "Select", "Serial", "StridedTensor", "Tensor", "Unroll",
-    "Vectorized", "abs", "acos", "align_up", "alloc_fragment", "alloc_local", "alloc_shared", "alloc_var", "asin",
-    "atan", "atan2", "atomic_add", "atomic_addx2", "atomic_addx4", "atomic_and", "atomic_exchange", "atomic_load",
-    "atomic_max", "atomic_min", "atomic_or", "atomic_store", "atomic_xor", "bfloat16", "bitwise_and", "bitwise_not", "bitwise_or", "bitwise_xor", "bool", "cast", "cdiv",
-    "ceil", "ceildiv", "clamp", "clear", "clz", "const", "copy", "cos", "cosh", "double", "dtype", "dynamic",
-    "empty", "erf", "exp", "exp10", "exp2", "expm1", "fabs", "fill", "float", "float16", "float32", "float4_e2m1fn",
-    "float64", "float8_e4m3", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "floor", "floordiv", "floormod",
-    "fma", "fmod", "get_block_binding", "get_block_bindings", "get_block_extent", "get_block_extents",
-    "get_thread_binding", "get_thread_bindings", "get_thread_extent", "get_thread_extents", "grid", "half",
-    "if_then_else", "infinity", "int", "int16", "int32", "int4", "int64", "int8", "isfinite", "isinf", "isnan",
-    "log", "log10", "log1p", "log2", "long", "macro", "max", "max_value", "min", "min_value", "nearbyint",
-    "parallel", "popcount", "pow", "prim_func", "print", "reinterpret", "reshape", "rint", "round", "rsqrt",
-    "serial", "shift_left", "shift_right", "sigmoid", "sin", "sinh", "sqrt", "symbolic", "tan", "tanh", "tfloat32",
-    "trunc", "truncdiv", "truncmod", "uint16", "uint32", "uint4", "uint64", "uint8", "unroll", "vectorized", "view",
+    "Buffer", "GemmWarpPolicy", "Kernel", "Parallel", "Persistent", "Pipelined", "Select", "Serial",
+    "StridedTensor", "Tensor", "Unroll", "Vectorized", "WarpSpecialize", "abs", "acos", "align_up", "all_sync",
+    "alloc_barrier", "alloc_fragment", "alloc_local", "alloc_shared", "alloc_var", "annotate_min_blocks_per_sm",
+    "annotate_safe_value", "any_sync", "asin", "assume", "atan", "atan2", "atomic_add", "atomic_addx2",
+    "atomic_addx4", "atomic_and", "atomic_exchange", "atomic_load", "atomic_max", "atomic_min", "atomic_or",
+    "atomic_store", "atomic_xor", "ballot", "ballot_sync", "barrier_arrive", "barrier_wait", "bfloat16",
+    "bitwise_and", "bitwise_not", "bitwise_or", "bitwise_xor", "bool", "cast", "cdiv", "ceil", "ceildiv", "clamp",
+    "clear", "clz", "const", "copy", "cos", "cosh", "dec_max_nreg", "device_assert", "disable_warp_group_reg_alloc",
+    "double", "dtype", "dynamic", "empty", "erf", "exp", "exp10", "exp2", "expm1", "fabs", "fence_proxy_async",
+    "fill", "float", "float16", "float32", "float4_e2m1fn", "float64", "float8_e4m3", "float8_e4m3fn",
+    "float8_e5m2", "float8_e8m0fnu", "floor", "floordiv", "floormod", "fma", "fmod", "gemm", "get_block_binding",
+    "get_block_bindings", "get_block_extent", "get_block_extents", "get_lane_idx", "get_thread_binding",
+    "get_thread_bindings", "get_thread_extent", "get_thread_extents", "get_warp_group_idx", "get_warp_idx",
+    "get_warp_idx_sync", "grid", "half", "if_then_else", "inc_max_nreg", "infinity", "int", "int16", "int32",
+    "int4", "int64", "int8", "isfinite", "isinf", "isnan", "log", "log10", "log1p", "log2", "long", "macro", "max",
+    "max_value", "mbarrier_arrive", "mbarrier_arrive_expect_tx", "mbarrier_expect_tx", "mbarrier_wait_parity",
+    "min", "min_value", "named_barrier_arrive", "nearbyint", "no_set_max_nreg", "parallel", "popcount", "pow",
+    "prim_func", "print", "ptx", "reinterpret", "reshape", "rint", "round", "rsqrt", "serial", "set_max_nreg",
+    "shfl_down", "shfl_sync", "shfl_up", "shfl_xor", "shift_left", "shift_right", "shuffle_elect", "sigmoid", "sin",
+    "sinh", "sqrt", "symbolic", "sync_threads", "sync_warp", "tan", "tanh", "tfloat32", "tma_copy",
+    "tma_store_arrive", "tma_store_wait", "trunc", "truncdiv", "truncmod", "uint16", "uint32", "uint4", "uint64",
+    "uint8", "unroll", "use_swizzle", "vectorized", "view", "ws",
 ]  # fmt: skip

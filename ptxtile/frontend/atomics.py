@@ -1,8 +1,8 @@
 """Atomic operations on elements and tiles of global and shared memory: ``T.atomic_add`` and its kin.
 
-On an element the operation belongs to the code around it. In ``T.Parallel`` each iteration does it. At block level the block
-does it *once*, as it does ``C[0] = x`` once (TileLang lets every thread do it, so that a counter grows by the number of
-threads); the value from before is the same in all threads. An element, or a condition, that depends on
+On an element the operation belongs to the code around it. In ``T.Parallel`` each iteration does it. At block level the
+block does it *once*, as it does ``C[0] = x`` once (TileLang lets every thread do it, so that a counter grows by the
+number of threads); the value from before is the same in all threads. An element, or a condition, that depends on
 ``T.get_thread_binding()`` makes it an operation of each thread.
 
 On a tile, ``T.atomic_add(C[y, x], C_local)`` is an operation for each element, as wide as the card can.
@@ -99,15 +99,14 @@ def _operate(
     return None if result is None else result.snapshot()
 
 
-def _tile(
-    tracer: Tracer, operator: str, dst: Any, value: Any, order: str, return_prev: bool, what: str
-) -> None:
+def _tile(tracer: Tracer, operator: str, dst: Any, value: Any, order: str, return_prev: bool, what: str) -> None:
     """One operation for each element of the destination, in a loop over the threads."""
     tile_operations.outside_parallel(tracer, f"{what} of a tile")
     if return_prev:
         raise TraceError(
             f"return_prev of {what} of a tile", location=user_location(), expected="an operation on one element",
-            hint="loop over the tile: `for i, j in T.Parallel(...): previous[i, j] = T.atomic_add(C[i, j], x, return_prev=True)`",
+            hint="loop over the tile: "
+            "`for i, j in T.Parallel(...): previous[i, j] = T.atomic_add(C[i, j], x, return_prev=True)`",
         )  # fmt: skip
     source: Region | None = None
     if isinstance(value, (TracedBuffer, BufferRegion)):
@@ -234,8 +233,8 @@ def _moved(indices: tuple[Expr, ...], lane: Var) -> tuple[Expr, ...]:
 
 
 def atomic_addx2(dst: Any, value: Any, return_prev: bool = False) -> TracedBuffer | None:
-    """``dst`` and the element after it += two consecutive elements from ``value`` on. ``return_prev``: the two values from
-    before, to be indexed with 0 and 1."""
+    """``dst`` and the element after it += two consecutive elements from ``value`` on. ``return_prev``: the two values
+    from before, to be indexed with 0 and 1."""
     return _wide_add(2, dst, value, return_prev)
 
 

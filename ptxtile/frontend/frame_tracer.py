@@ -27,8 +27,9 @@ from ptxtile.frontend.current import tracer_for
 from ptxtile.frontend.dtypes import as_dtype, is_dtype
 from ptxtile.frontend.lazy_operators import LazyOperators, is_scalar
 from ptxtile.frontend.locations import user_location
-from ptxtile.frontend.loops import GridLoop, ParallelLoop, SequentialLoop, serial
+from ptxtile.frontend.loops import GridLoop, ParallelLoop, PersistentLoop, SequentialLoop, serial
 from ptxtile.frontend.mathematics import max_, min_
+from ptxtile.frontend.persistent import TracedPersistent
 from ptxtile.frontend.tracer import Tracer
 from ptxtile.frontend.values import Local, Undefined, Value
 from ptxtile.ir.expressions import Const
@@ -238,7 +239,7 @@ class Frame(LazyOperators):
                 "`for` over a traced scalar", location=user_location(), got=f"one {iterable.ir_dtype}",
                 hint="write `for i in range(n):`",
             )  # fmt: skip
-        if not isinstance(iterable, (SequentialLoop, ParallelLoop, GridLoop)):
+        if not isinstance(iterable, (SequentialLoop, ParallelLoop, GridLoop, PersistentLoop)):
             if hasattr(iterable, "description"):
                 raise TraceError(
                     "`for` over a buffer", location=user_location(), got=operations.describe(iterable),
@@ -252,6 +253,8 @@ class Frame(LazyOperators):
             return TracedParallel(self, names, iterable, targets)
         if isinstance(iterable, GridLoop):
             return TracedGrid(self, names, iterable, targets)
+        if isinstance(iterable, PersistentLoop):
+            return TracedPersistent(self, names, iterable, targets)
         loop = TracedFor(self, names, iterable, targets[0] if targets else "")
         if loop.constant and not loop.runs_at_least_once:
             return PythonLoop((), len(self.tracer.regions))

@@ -66,8 +66,8 @@ def gemm(
         Gemm(
             a, b, c, m, n, k, bool(transpose_A), bool(transpose_B), bool(clear_accum),
             _POLICIES[GemmWarpPolicy(policy)], location=user_location(),
-        )  # fmt: skip
-    )
+        )
+    )  # fmt: skip
 
 
 def _matrix(region: Region, name: str, scope: Scope) -> tuple[int, int]:

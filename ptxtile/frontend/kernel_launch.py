@@ -7,6 +7,7 @@ from typing import Any
 from ptxtile.errors import ResourceError, TraceError, TypeMismatchError
 from ptxtile.frontend.buffers import Size, size_of, size_value
 from ptxtile.frontend.current import kernel_tracer, tracer_for
+from ptxtile.frontend.kernel_annotations import swizzled_blocks
 from ptxtile.frontend.locations import user_location
 from ptxtile.frontend.tracer import OpenKernel, Tracer
 from ptxtile.frontend.values import Value
@@ -64,9 +65,14 @@ def _finish(tracer: Tracer, kernel: OpenKernel) -> None:
     body = tracer.close_block().close()
     used = {buffer.name for node in walk(body) for buffer in buffers_of(node)}
     views = tuple(view for view in tracer.host_views if view.buffer.name in used)
-    body = Seq((*views, *body.statements))
+    block_vars, prologue = kernel.block_vars, []
+    if kernel.swizzle is not None:
+        x, y, z = kernel.block_vars
+        launched = (Var(tracer.unique(f"{x.name}_launched"), int32), Var(tracer.unique(f"{y.name}_launched"), int32))
+        block_vars, prologue = (*launched, z), swizzled_blocks(kernel, launched)
+    body = Seq((*prologue, *views, *body.statements))
     node = KernelNode(
-        tracer.unique(f"{tracer.name}_kernel"), kernel.grid, kernel.threads, kernel.block_vars,  # type: ignore[arg-type]
+        tracer.unique(f"{tracer.name}_kernel"), kernel.grid, kernel.threads, block_vars,  # type: ignore[arg-type]
         kernel.thread, body, user_threads=kernel.threads, min_blocks=kernel.min_blocks, location=kernel.location,
     )  # fmt: skip
     tracer.kernels.append(node)

@@ -148,6 +148,49 @@ def _extent(extent: Any) -> int:
     return extent
 
 
+@dataclass(frozen=True)
+class PersistentLoop:
+    """``for i, j in T.Persistent((m, n), wave_size, index)``: the tiles of one block that goes through all of them."""
+
+    domain: tuple[Any, ...]
+    wave_size: Any
+    index: Any
+    group_size: int
+
+    __iter__ = SequentialLoop.__iter__  # type: ignore[assignment]
+
+
+def Persistent(
+    domain: Any, wave_size: Any, index: Any, group_size: int | None = 8, num_stages: int = 0, *, annotations: Any = None
+) -> PersistentLoop:
+    """The tiles ``index``, ``index + wave_size``, ``index + 2 · wave_size``… of ``domain``, each tile of it exactly
+    once.
+
+    Tiles are counted through groups of ``group_size`` along the last dimension; within a group the last dimension is
+    the fastest, so that tiles that are worked on at the same time share rows and columns.
+    """
+    tracer_for("T.Persistent")
+    sizes = tuple(domain) if isinstance(domain, (list, tuple)) else (domain,)
+    if not sizes or num_stages:
+        raise TraceError(
+            "num_stages of T.Persistent" if num_stages else "T.Persistent without a size", location=user_location(),
+            expected="0: T.Pipelined inside of it makes a pipeline" if num_stages else "a list of sizes",
+        )  # fmt: skip
+    group = 1 if group_size is None else group_size
+    if isinstance(group, bool) or not isinstance(group, int) or group < 1:
+        raise TraceError(
+            "group_size of T.Persistent", location=user_location(), expected="an int ≥ 1", got=repr(group_size)
+        )
+    for name, value in (*(("size", size) for size in sizes), ("wave_size", wave_size), ("index", index)):
+        if not (isinstance(value, int) and not isinstance(value, bool)) and not (
+            isinstance(value, Value) and value.ir_dtype.is_integer
+        ):
+            raise TypeMismatchError(
+                f"a {name} of T.Persistent", location=user_location(), expected="an integer", got=repr(value)
+            )
+    return PersistentLoop(sizes, wave_size, index, group)
+
+
 def grid(*extents: Any) -> GridLoop:
     """Nested serial loops, the last extent the innermost."""
     tracer_for("T.grid")

@@ -11,11 +11,12 @@ from ptxtile.frontend.current import kernel_tracer
 from ptxtile.frontend.locations import user_location
 from ptxtile.frontend.tracer import Tracer
 from ptxtile.frontend.values import Local, Value, is_number
-from ptxtile.ir.buffers import Scope
+from ptxtile.ir.buffers import Buffer, Scope, allocate
 from ptxtile.ir.expressions import Expr, Load, Var, constant
-from ptxtile.ir.statements import For, Let, LoopKind, Seq, Statement
+from ptxtile.ir.statements import Allocate, For, If, Let, LoopKind, Seq, Statement
 from ptxtile.ir.tile_ops import Copy, Fill, Print, Region
 
+WARP, WARPGROUP = 32, 128
 _EVICTION_POLICIES = ("evict_normal", "evict_first", "evict_last")
 
 
@@ -202,6 +203,16 @@ def assign_region(target: BufferRegion, value: Any) -> None:
 def print_(obj: Any = None, msg: str = "", warp_group_id: int = 0, warp_id: int = 0) -> None:
     """``T.print(value, msg)``: one thread of each block prints. A buffer prints its elements one by one."""
     tracer = kernel_tracer("T.print")
+    chosen = warp_group_id * WARPGROUP + warp_id * WARP
+    if chosen:  # the thread that prints
+        assert tracer.kernel is not None
+        _, statements = tracer.capture(lambda: print_(obj, msg))
+        before = [s for s in statements if isinstance(s, (Allocate, Copy))]
+        prints = Seq(tuple(s for s in statements if not isinstance(s, (Allocate, Copy))))
+        for statement in before:
+            tracer.emit(statement)
+        tracer.emit(If(tracer.kernel.thread.eq(chosen), prints, location=user_location()))
+        return
     if isinstance(obj, TracedBuffer):
         _print_buffer(tracer, obj, msg)
         return
@@ -213,12 +224,18 @@ def print_(obj: Any = None, msg: str = "", warp_group_id: int = 0, warp_id: int 
     tracer.emit(Print(msg or "value", (expr,), location=user_location()))
 
 
+def _whole(buffer: Buffer) -> Region:
+    return Region(buffer, tuple(constant(0) for _ in buffer.shape), buffer.static_shape)
+
+
 def _print_buffer(tracer: Tracer, buffer: TracedBuffer, message: str) -> None:
     if buffer.ir.scope is Scope.FRAGMENT:
-        raise TraceError(
-            f"T.print of the fragment {buffer.name}", location=user_location(), got=buffer.description,
-            hint="copy it to a shared buffer and print that",
-        )  # fmt: skip
+        outside_parallel(tracer, f"T.print of the fragment {buffer.name}")
+        location, ir = user_location(), buffer.ir
+        shared = allocate(tracer.unique(f"{ir.name}_printed"), Scope.SHARED, ir.dtype, ir.static_shape)
+        tracer.emit(Allocate(shared, location=location))
+        tracer.emit(Copy(_whole(ir), _whole(shared), location=location))
+        message, buffer = message or ir.name, TracedBuffer(shared)
     indices = tuple(Var(tracer.unique("index"), constant(0).dtype) for _ in buffer.ir.shape)
     load = Load(buffer.ir, indices, buffer.ir.dtype)
     item = Var(tracer.unique("item"), buffer.ir.dtype)

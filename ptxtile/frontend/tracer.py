@@ -80,6 +80,10 @@ class OpenKernel:
     dimensions: int
     min_blocks: int = 0
     location: Location | None = None
+    group: tuple[int, int] | None = None
+    """(first thread, threads) of the T.ws that is open."""
+    swizzle: tuple[int, str] | None = None
+    """(panel size, order) of T.use_swizzle."""
 
     @property
     def threads(self) -> int:

@@ -103,22 +103,24 @@ def find(text: str, definitions: Mapping[str, Any], arch: str | None, options: M
 def trace(found: Any, name: str, definitions: Mapping[str, Any], arch: str | None) -> Subject:
     """The tile program of a jitted function, a kernel factory, a prim_func or a kernel, for ``arch`` where it is given.
 
-    Sizes and factory arguments come from ``definitions``; a kernel already has its own.
+    Sizes and factory arguments come from ``definitions``; a kernel or prim_func already has its own. Nothing is
+    lowered: that happens for the view, with its target and options, and may fail after having shown something.
     """
     kernel = found
-    if not hasattr(kernel, "artifact"):
-        if hasattr(found, "compile"):
-            kernel = found.compile(**definitions)
-        elif type(found).__module__.startswith("ptxtile."):
+    if hasattr(type(found), "specialize"):
+        kernel = found.specialize(**definitions)
+    elif hasattr(type(found), "variant") or type(found).__module__.startswith("ptxtile."):
+        if definitions:
+            raise UsageError(f"{name!r} has all its sizes: -D cannot change it")
+        if not hasattr(type(found), "variant"):
             import ptxtile
 
             kernel = ptxtile.compile(found)
-        else:
-            raise UsageError(f"{name!r} is {_described(found)}: decorate it with @ptxtile.jit or @T.prim_func")
-    elif definitions:
-        raise UsageError(f"{name!r} is a compiled kernel: -D cannot change it")
-    artifact = kernel.artifact
-    return Subject(artifact.tile_program, target.get(arch) if arch else artifact.target, artifact.options, {})
+    else:
+        raise UsageError(f"{name!r} is {_described(found)}: decorate it with @ptxtile.jit or @T.prim_func")
+    variant = kernel.variant
+    chosen = target.get(arch) if arch else variant.target
+    return Subject(variant.tile_program, chosen, variant.settings.options, {})
 
 
 def _described(found: Any) -> str:

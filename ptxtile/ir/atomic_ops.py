@@ -1,8 +1,9 @@
-"""Atomic accesses of global and shared memory: GPU ops that are legal from the tile stage on (PTX ISA 9.7.13.5 to 9.7.13.8).
+"""Atomic accesses of global and shared memory: GPU ops that are legal from the tile stage on (PTX ISA 9.7.13.5 to
+9.7.13.8).
 
-``indices`` are those of a Store: one for each dimension, and one element offset at the gpu stage. ``result``: a LOCAL buffer
-whose first elements take the value from before the operation. Each active thread that runs the op performs it once. An
-atomic access is a side effect: nothing moves across it.
+``indices`` are those of a Store: one for each dimension, and one element offset at the gpu stage. ``result``: a LOCAL
+buffer whose first elements take the value from before the operation. Each active thread that runs the op performs it
+once. An atomic access is a side effect: nothing moves across it.
 
 The scope is the device (``.gpu``). ``order`` names the memory order as C++ does; ``seq_cst`` is ``fence.sc`` and the
 strongest form of the operation.
@@ -32,11 +33,12 @@ RELEASING = ("release", "acq_rel", "seq_cst")
 
 @dataclass(frozen=True, slots=True)
 class Atomic(GpuOp):
-    """atom or red (9.7.13.5, 9.7.13.7): ``buffer[indices] = operator(buffer[indices], value)``; ``exchange`` stores ``value``.
+    """atom or red (9.7.13.5, 9.7.13.7): ``buffer[indices] = operator(buffer[indices], value)``; ``exchange`` stores
+    ``value``.
 
-    Dtypes without an instruction go through a loop of compare-and-swap. ``min`` and ``max`` propagate NaN, as the operators
-    do; an addition of float32 in global memory flushes subnormals (PTX ISA, «atom»). A vector value (``add`` only, see
-    :func:`vector_lanes`) is as many operations on consecutive elements, aligned to the whole.
+    Dtypes without an instruction go through a loop of compare-and-swap. ``min`` and ``max`` propagate NaN, as the
+    operators do; an addition of float32 in global memory flushes subnormals (PTX ISA, «atom»). A vector value (``add``
+    only, see :func:`vector_lanes`) is as many operations on consecutive elements, aligned to the whole.
     """
 
     operator: str
@@ -80,7 +82,8 @@ def is_legal_operator(operator: str, dtype: DType) -> bool:
 
 
 def vector_lanes(operator: str, buffer: Buffer) -> int:
-    """The most consecutive elements that one instruction of some card takes (PTX ISA, «red»: ``.v2``, ``.v4``, ``.f16x2``)."""
+    """The most consecutive elements that one instruction of some card takes (PTX ISA, «red»: ``.v2``, ``.v4``,
+    ``.f16x2``)."""
     if operator != "add" or buffer.scope.value != "global":
         return 1
     if buffer.dtype == float32:

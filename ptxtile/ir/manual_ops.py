@@ -29,8 +29,9 @@ class MbarrierExpectTx(GpuOp):
 
 
 @dataclass(frozen=True, slots=True)
-class Assert(GpuOp):
-    """Stops the kernel with ``message`` when ``condition`` does not hold in some thread (vprintf, then trap, 9.7.20.4)."""
+class DeviceAssert(GpuOp):
+    """Stops the kernel with ``message`` when ``condition`` does not hold in some thread (vprintf, then trap,
+    9.7.20.4)."""
 
     condition: Expr
     message: str = ""
@@ -41,8 +42,8 @@ class InlinePtx(GpuOp):
     """The user's own PTX. ``$0``, ``$1``… in ``template`` are the first elements of ``results`` (LOCAL buffers), then
     ``inputs``; ``$$`` is a dollar sign and ``${:uid}`` a number of this use, for labels.
 
-    Operands are numbers of 16, 32 or 64 bits. The op has effects that nothing is known about, and all threads that reach
-    it run it together.
+    Operands are numbers of 16, 32 or 64 bits. The op has effects that nothing is known about, and all threads that
+    reach it run it together.
     """
 
     template: str
@@ -50,7 +51,7 @@ class InlinePtx(GpuOp):
     inputs: tuple[Expr, ...] = ()
 
 
-MANUAL_OPS = (BarArrive, MbarrierExpectTx, Assert, InlinePtx)
+MANUAL_OPS = (BarArrive, MbarrierExpectTx, DeviceAssert, InlinePtx)
 
 _REFERENCE = re.compile(r"\$(\$|\{:uid\}|\d+)?")
 

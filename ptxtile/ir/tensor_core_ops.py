@@ -29,8 +29,8 @@ class LoadMatrix(GpuOp):
 
     ``offset`` is, in each thread, the element offset into ``shared`` of one row: threads 8·q to 8·q + 7 of the warp
     give the rows of matrix q (other threads' offsets do not matter). Thread t gets of each matrix, in order, the 4
-    bytes from 4·(t % 4) on of row t // 4; ``transposed``: the 16-bit elements t // 4 of rows 2·(t % 4) and 2·(t % 4) + 1.
-    ``destination``: a REGISTER buffer of 8-, 16- or 32-bit elements, 4 bytes for each matrix.
+    bytes from 4·(t % 4) on of row t // 4; ``transposed``: the 16-bit elements t // 4 of rows 2·(t % 4) and 2·(t % 4) +
+    1. ``destination``: a REGISTER buffer of 8-, 16- or 32-bit elements, 4 bytes for each matrix.
     """
 
     destination: Buffer

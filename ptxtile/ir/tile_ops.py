@@ -76,9 +76,10 @@ class Gemm(Statement):
     """``accumulator (+)= op(a) · op(b)``, of synchronous meaning, by all threads of the group together.
 
     ``a``: shared, M×K (K×M with ``transpose_a``); ``b``: shared, K×N (N×K with ``transpose_b``); leading dimensions of
-    extent 1 select a stage. ``pending``: groups of wgmma that may still run when it is over (set by ``specialize_warps``,
-    which sees to the wait). ``accumulator``: a fragment M×N; once loops are lowered, its registers. ``clear``: start from 0
-    instead of the accumulator. ``policy``: how warps (or warpgroups) share M and N: square, full_row (M only) or full_col.
+    extent 1 select a stage. ``pending``: groups of wgmma that may still run when it is over (set by
+    ``specialize_warps``, which sees to the wait). ``accumulator``: a fragment M×N; once loops are lowered, its
+    registers. ``clear``: start from 0 instead of the accumulator. ``policy``: how warps (or warpgroups) share M and N:
+    square, full_row (M only) or full_col.
     """
 
     a: Region
@@ -109,3 +110,24 @@ class Print(Statement):
 
     message: str
     values: tuple[Expr, ...] = field(default=())
+
+
+@dataclass(frozen=True, slots=True)
+class Assume(Statement):
+    """``T.assume``: the user vouches for ``condition`` here, and passes may use it."""
+
+    condition: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class SafeValue(Statement):
+    """``T.annotate_safe_value``: reads of ``buffer`` outside of its shape give ``value`` instead of 0, in all of the
+    kernel."""
+
+    buffer: Buffer
+    value: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class KeepRegisters(Statement):
+    """``T.no_set_max_nreg``: roles that the compiler makes keep the registers that the launch gave them."""

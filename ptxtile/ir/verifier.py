@@ -70,7 +70,8 @@
     names; a Specialized is not inside another.
 32. A setmaxnreg runs in roles of whole warpgroups, with a count that is a multiple of 8 from 24 to 256, and together
     the roles fit the registers that the launch got (else the kernel hangs).
-33. A bar.sync or bar.arrive has an id from 0 to 15 and a number of threads that is a multiple of 32, at most the kernel's.
+33. A bar.sync or bar.arrive has an id from 0 to 15 and a number of threads that is a multiple of 32, at most the
+kernel's.
 34. An mbarrier op names a BARRIER buffer and one int32 index; arrivals are 1 to 2²⁰ − 1, bytes 0 to 2²⁰ − 1; a parity
     is an int32, 0 or 1 if constant.
 35. A TMA op names a tensor map of the program and a SHARED buffer of its dtype, has an int32 coordinate for each
@@ -108,15 +109,15 @@
 
 *Atomic operations.*
 
-49. An atomic operation is on GLOBAL or SHARED memory of whole bytes, with a memory order that it can have; ``add``, ``min``
-    and ``max`` are for numbers, ``and``, ``or`` and ``xor`` for integers and bools. Only additions of float32, float16 and
-    bfloat16 in global memory take vectors, of up to 16 bytes. The value from before goes to a LOCAL or REGISTER buffer that
-    holds it.
+49. An atomic operation is on GLOBAL or SHARED memory of whole bytes, with a memory order that it can have; ``add``,
+``min`` and ``max`` are for numbers, ``and``, ``or`` and ``xor`` for integers and bools. Only additions of float32,
+float16 and bfloat16 in global memory take vectors, of up to 16 bytes. The value from before goes to a LOCAL or REGISTER
+buffer that holds it.
 
 *What only users write.*
 
-50. An assertion is of one bool. Inline PTX uses each of its operands and no others; they are numbers of 16, 32 or 64 bits,
-    the results LOCAL buffers.
+50. An assertion is of one bool. Inline PTX uses each of its operands and no others; they are numbers of 16, 32 or 64
+bits, the results LOCAL buffers.
 
 Sources: PTX ISA (mbarrier 9.7.13.15, bar 9.7.13.1, cp.async.bulk.tensor 9.7.9.27, setmaxnreg 9.7.20.5); CUDA driver
 API, cuTensorMapEncodeTiled. mma 9.7.14.5, wgmma 9.7.15, cp.async 9.7.9.25, shfl 9.7.9.6.

@@ -38,7 +38,9 @@ class AtomicOpVerifier:
             self.fail(INVARIANT, "an atomic operator that does not exist", expected, f"{node.operator} of {dtype}")
         self._common(node, dtype, ORDERS)
         self.expressions.check(node.value)
-        if dtype.lanes > 1 and (dtype.lanes & (dtype.lanes - 1) or dtype.lanes > vector_lanes(node.operator, node.buffer)):
+        if dtype.lanes > 1 and (
+            dtype.lanes & (dtype.lanes - 1) or dtype.lanes > vector_lanes(node.operator, node.buffer)
+        ):
             expected = f"a power of two up to {vector_lanes(node.operator, node.buffer)}"
             self.fail(INVARIANT, "an atomic operation of an impossible width", expected, dtype.lanes)
         if node.result is not None:

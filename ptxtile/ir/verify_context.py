@@ -45,18 +45,22 @@ _USER_OPS = frozenset((
     gpu_ops.BulkWaitGroup, warp_ops.SyncWarp, warp_ops.Shuffle, warp_ops.Vote, warp_ops.ElectOne,
 ))  # fmt: skip
 """GPU ops that users write themselves, legal from the start."""
-_TILE = _CONTROL | _USER_OPS | {statements.View, statements.ParallelFor, tile_ops.Copy, tile_ops.Fill, tile_ops.Gemm}
+_TILE = _CONTROL | _USER_OPS | {
+    statements.View, statements.ParallelFor, tile_ops.Copy, tile_ops.Fill, tile_ops.Gemm, tile_ops.Assume,
+}  # fmt: skip
 _ON_CHIP = frozenset({Scope.SHARED, Scope.LOCAL, Scope.REGISTER, Scope.BARRIER})
 
 STAGES: dict[str, Stage] = {
     # as traced: what the user wrote
     "tile": Stage(
-        _TILE | {tile_ops.TmaCopy} | _ROLES,
+        _TILE | {tile_ops.TmaCopy, tile_ops.SafeValue, tile_ops.KeepRegisters} | _ROLES,
         frozenset({Scope.GLOBAL, Scope.SHARED, Scope.FRAGMENT, Scope.LOCAL, Scope.BARRIER}),
         frozenset(LoopKind),
     ),
     # TMA copies are issues and waits, roles are split; the rest is still tile operations
-    "async": Stage(_TILE | {tile_ops.TmaCopy} | _ROLES | _GPU_OPS, frozenset(Scope), frozenset(LoopKind)),
+    "async": Stage(
+        _TILE | {tile_ops.TmaCopy, tile_ops.SafeValue} | _ROLES | _GPU_OPS, frozenset(Scope), frozenset(LoopKind)
+    ),
     # parallel loops are what one thread does, fragments are arrays of registers
     "thread": Stage(
         (_TILE - {statements.ParallelFor, tile_ops.Fill}) | {tile_ops.TmaCopy} | _ROLES | _GPU_OPS,

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ptxtile.ir.buffers import Scope
-from ptxtile.ir.manual_ops import Assert, BarArrive, InlinePtx, MbarrierExpectTx, is_operand, template_problem
+from ptxtile.ir.manual_ops import BarArrive, DeviceAssert, InlinePtx, MbarrierExpectTx, is_operand, template_problem
 from ptxtile.ir.types import bool_
 from ptxtile.ir.verify_context import Context
 from ptxtile.ir.verify_expressions import ExpressionVerifier
@@ -15,7 +15,7 @@ INVARIANT = 50
 
 
 class ManualOpVerifier:
-    """``barrier``: the rule for ``node.barrier[node.index]``; ``bar_sync`` and ``expect_tx``: those of the ops alike."""
+    """``bar_sync`` and ``expect_tx``: the rules of the ops that are checked alike."""
 
     def __init__(
         self,
@@ -29,10 +29,11 @@ class ManualOpVerifier:
 
     def rules(self) -> dict[type, Callable[[Any], None]]:
         return {
-            BarArrive: self._bar_sync, MbarrierExpectTx: self._expect_tx, Assert: self._assert, InlinePtx: self._inline,
+            BarArrive: self._bar_sync, MbarrierExpectTx: self._expect_tx, DeviceAssert: self._assert,
+            InlinePtx: self._inline,
         }  # fmt: skip
 
-    def _assert(self, node: Assert) -> None:
+    def _assert(self, node: DeviceAssert) -> None:
         self.expressions.check_typed(node.condition, (bool_,), INVARIANT, "the condition of an assertion")
 
     def _inline(self, node: InlinePtx) -> None:

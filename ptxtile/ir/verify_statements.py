@@ -28,7 +28,7 @@ from ptxtile.ir.statements import (
     View,
     While,
 )
-from ptxtile.ir.tile_ops import Copy, Fill, Gemm, Print, Region, TmaCopy
+from ptxtile.ir.tile_ops import Assume, Copy, Fill, Gemm, KeepRegisters, Print, Region, SafeValue, TmaCopy
 from ptxtile.ir.types import int32, int64
 from ptxtile.ir.verify_buffers import verify_buffer
 from ptxtile.ir.verify_context import FUNCTION_STAGE, STAGES, Context, Stage
@@ -59,7 +59,8 @@ class StatementVerifier:
             Seq: self._seq, Let: self._let, Allocate: self._allocate, View: self._view, Store: self._store,
             For: self._for, ParallelFor: self._parallel_for, While: self._while, If: self._if, Break: self._jump,
             Continue: self._jump, Role: self._role, Specialized: self._specialized, Copy: self._copy, Fill: self._fill,
-            TmaCopy: self._tma_copy, Gemm: self._gemm, Print: self._print, SetMaxRegisters: self._set_max_registers,
+            TmaCopy: self._tma_copy, Gemm: self._gemm, Print: self._print, Assume: self._assume,
+            SafeValue: self._safe_value, KeepRegisters: self._nothing, SetMaxRegisters: self._set_max_registers,
         }  # fmt: skip
 
     # ---- roots
@@ -257,6 +258,16 @@ class StatementVerifier:
         self.region(node.destination)
         dtype = node.destination.buffer.dtype
         self.expressions.check_typed(node.value, (dtype,), 20, f"the value that fills {node.destination.buffer.name}")
+
+    def _nothing(self, node: KeepRegisters) -> None:
+        """A statement without operands."""
+
+    def _assume(self, node: Assume) -> None:
+        self.expressions.check_condition(node.condition, 16, "the condition of an assumption")
+
+    def _safe_value(self, node: SafeValue) -> None:
+        self.context.check_buffer(node.buffer)
+        self.expressions.check_typed(node.value, (node.buffer.dtype,), 20, f"the safe value of {node.buffer.name}")
 
     def _print(self, node: Print) -> None:
         for value in node.values:

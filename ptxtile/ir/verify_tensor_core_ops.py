@@ -152,7 +152,9 @@ class TensorCoreOpVerifier:
         self._wait(node.pending, node.retires)
         for buffer in (*node.accumulators, *node.fragments):
             self.context.check_buffer(buffer)
-            in_registers = (Scope.REGISTER,) if self.context.program.stage == "gpu" else (Scope.REGISTER, Scope.FRAGMENT)
+            in_registers = (
+                (Scope.REGISTER,) if self.context.program.stage == "gpu" else (Scope.REGISTER, Scope.FRAGMENT)
+            )
             if buffer.scope not in in_registers:
                 self.fail(45, f"{buffer.name} is not in registers", "a register buffer", buffer.scope.value)
 

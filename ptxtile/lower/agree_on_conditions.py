@@ -1,9 +1,10 @@
 """Control flow that depends on memory which the kernel writes: one thread evaluates it, all threads follow.
 
-Input: async stage, scalar stores elected. Output: the same. ``if C[0] > 0: …`` around tile operations must take one way in
-all threads of the CTA, and other CTAs or the branch itself may write ``C[0]`` while the threads read it. So where a condition
-or loop bound depends on a tensor that the kernel stores to, one thread reads it and hands the answer over in shared memory;
-``insert_synchronization`` orders the rest. Conditions that depend on the thread are the user's own per-thread code and stay.
+Input: async stage, scalar stores elected. Output: the same. ``if C[0] > 0: …`` around tile operations must take one way
+in all threads of the CTA, and other CTAs or the branch itself may write ``C[0]`` while the threads read it. So where a
+condition or loop bound depends on a tensor that the kernel stores to, one thread reads it and hands the answer over in
+shared memory; ``insert_synchronization`` orders the rest. Conditions that depend on the thread are the user's own
+per-thread code and stay.
 """
 
 from __future__ import annotations
@@ -131,4 +132,3 @@ class _Agreement:
         write = Store(slot, (constant(0),), value, location=place.location)
         elected = If(self.kernel.thread.eq(self.first_thread), write, location=place.location)
         return [Allocate(slot, location=place.location), elected], Load(slot, (constant(0),), value.dtype)
-

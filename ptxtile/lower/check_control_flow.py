@@ -1,7 +1,7 @@
 """Refuses tile operations that only part of a CTA's threads would reach.
 
-A copy, a fill or a parallel loop is carried out by all threads together. Under a condition that differs between threads it
-would hang or leave elements out, so that is an error at the user's line.
+A copy, a fill or a parallel loop is carried out by all threads together. Under a condition that differs between threads
+it would hang or leave elements out, so that is an error at the user's line.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Gives shared tiles the arrangement that their copies need and their accesses like best.
 
-Input: thread stage, before TMA copies are lowered. Output: the same, with a ``layout`` on each shared buffer that is not plain
-row-major. TMA writes a box of at most 256 elements a side densely, so a tile with longer rows is kept as columns of boxes. A
-swizzled arrangement is taken when it saves bank conflicts, counted exactly on the first warp of every access, and when each
-box of every TMA copy would start where the swizzle's pattern does.
+Input: thread stage, before TMA copies are lowered. Output: the same, with a ``layout`` on each shared buffer that is
+not plain row-major. TMA writes a box of at most 256 elements a side densely, so a tile with longer rows is kept as
+columns of boxes. A swizzled arrangement is taken when it saves bank conflicts, counted exactly on the first warp of
+every access, and when each box of every TMA copy would start where the swizzle's pattern does.
 """
 
 from __future__ import annotations
@@ -127,8 +127,8 @@ def _choose(buffer: Buffer, accesses: list[_Access], regions: list[Region]) -> t
 
 
 def boxes_start_patterns(layout: SharedLayout, region: Region) -> bool:
-    """Whether each box of a TMA copy of ``region`` has the layout's full columns and starts at a multiple of the bytes after
-    which its swizzle repeats: the card derives the pattern from the address (PTX ISA, «Swizzling modes»)."""
+    """Whether each box of a TMA copy of ``region`` has the layout's full columns and starts at a multiple of the bytes
+    after which its swizzle repeats: the card derives the pattern from the address (PTX ISA, «Swizzling modes»)."""
     *outer, (_, columns) = layout.layout.shape
     *strides, (box_stride, _) = layout.layout.stride
     unit = layout.alignment // layout.itemsize
@@ -158,8 +158,8 @@ def _conflicts(access: _Access, layout: SharedLayout | None) -> int:
 
 
 def _accesses(kernel: Kernel) -> Iterator[_Access]:
-    """Every shared access that can be enumerated: loop counters at their start, other variables at 0 (they move all lanes
-    alike in the usual case, and this is a cost, not a proof)."""
+    """Every shared access that can be enumerated: loop counters at their start, other variables at 0 (they move all
+    lanes alike in the usual case, and this is a cost, not a proof)."""
     import numpy as np
 
     def visit(node: Any, values: dict[str, Any], times: int) -> Iterator[_Access]:

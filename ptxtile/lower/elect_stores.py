@@ -42,7 +42,9 @@ class _Election:
             self.first_thread = outer
             return node
         if isinstance(node, (For, While)):
-            divergent |= not self.uniformity.bounds_are_uniform(node) or self.uniformity.divergent_exit(node) is not None
+            divergent |= (
+                not self.uniformity.bounds_are_uniform(node) or self.uniformity.divergent_exit(node) is not None
+            )
         elif isinstance(node, If):
             divergent |= not self.uniformity.is_uniform(node.condition)
         return map_children(node, lambda child: self.visit(child, divergent))

@@ -1,7 +1,8 @@
 """Copies on the vector path, fills and gemms without tensor cores become parallel loops over their elements.
 
-Input: async stage. Output: async stage whose only tile operations are ParallelFor, TmaCopy, Copy with path TMA_STORE and Gemm on tensor cores.
-The loop's layout, vector width and guards are the business of later passes, the same as for a user's T.Parallel.
+Input: async stage. Output: async stage whose only tile operations are ParallelFor, TmaCopy, Copy with path TMA_STORE
+and Gemm on tensor cores. The loop's layout, vector width and guards are the business of later passes, the same as for a
+user's T.Parallel.
 """
 
 from __future__ import annotations

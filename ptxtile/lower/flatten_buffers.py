@@ -1,7 +1,7 @@
 """Indices become one element offset from the start of the storage.
 
-Input: thread stage. Output: gpu stage: strides, view offsets, shared layouts and swizzles are arithmetic now, in 64 bits where
-a tensor may have an offset of 2³¹ or more.
+Input: thread stage. Output: gpu stage: strides, view offsets, shared layouts and swizzles are arithmetic now, in 64
+bits where a tensor may have an offset of 2³¹ or more.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from ptxtile.ir.gpu_ops import TmaLoad, TmaStore
 from ptxtile.ir.layouts import SharedLayout
 from ptxtile.ir.program import Kernel, Program
 from ptxtile.ir.rewrite import copy_with, map_children
-from ptxtile.ir.statements import For, LoopKind, Statement, Store, View
+from ptxtile.ir.statements import For, LoopKind, Seq, Statement, Store, View
+from ptxtile.ir.tile_ops import Assume
 from ptxtile.ir.types import int32, int64
 from ptxtile.lower.legalize import index_dtype, widen
 from ptxtile.lower.options import Options
@@ -47,6 +48,10 @@ class _Flattening(ScopedRewriter):
 
     def rewrite_Store(self, node: Store) -> Statement:
         return copy_with(node, {"indices": (self._offset(node.buffer, node.indices),)})
+
+    def rewrite_Assume(self, node: Assume) -> Statement:
+        """What was assumed has been used."""
+        return Seq(())
 
     def rewrite_Atomic(self, node: Atomic) -> Statement:
         return copy_with(node, {"indices": (self._offset(node.buffer, node.indices),)})

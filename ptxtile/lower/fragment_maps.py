@@ -1,8 +1,9 @@
 """Where the accesses of a parallel loop fall in a fragment, enumerated exactly.
 
-A loop with a layout runs iteration ``layout(t, n)`` as the n-th of thread t. An access of a fragment inside it is *local* when
-the element that it touches lies in the registers of the very thread that runs the iteration, in a register whose number does
-not depend on the thread. Everything here is decided on tables of all (thread, value) pairs, so no pattern is special.
+A loop with a layout runs iteration ``layout(t, n)`` as the n-th of thread t. An access of a fragment inside it is
+*local* when the element that it touches lies in the registers of the very thread that runs the iteration, in a register
+whose number does not depend on the thread. Everything here is decided on tables of all (thread, value) pairs, so no
+pattern is special.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ class Axis:
 
 @dataclass(frozen=True, slots=True)
 class FragmentAccess:
-    """An access of ``buffer`` in a parallel loop; ``axes`` are the other loops that its indices depend on, outermost first."""
+    """An access of ``buffer`` in a parallel loop; ``axes`` are the other loops that its indices depend on, outermost
+    first."""
 
     buffer: Buffer
     indices: tuple[Expr, ...]
@@ -50,8 +52,8 @@ class FragmentAccess:
 
 @dataclass(frozen=True, slots=True)
 class ElementTable:
-    """``elements[t, k, n]``: row-major element in the padded tile that thread t touches in iteration n at point k of the axes;
-    OUTSIDE where there is none. ``padded``: the shape that the numbers count in."""
+    """``elements[t, k, n]``: row-major element in the padded tile that thread t touches in iteration n at point k of
+    the axes; OUTSIDE where there is none. ``padded``: the shape that the numbers count in."""
 
     elements: np.ndarray
     padded: tuple[int, ...]
@@ -154,8 +156,8 @@ def _arange(n: int) -> np.ndarray:
 
 
 def fragment_of_table(table: np.ndarray, shape: tuple[int, ...], padded: tuple[int, ...]) -> Fragment | None:
-    """The fragment with ``table[t, v]`` as its offsets in ``padded``; None if it is not thread part + value part, or does not
-    cover ``shape``. OUTSIDE entries make it irregular unless they follow the pattern."""
+    """The fragment with ``table[t, v]`` as its offsets in ``padded``; None if it is not thread part + value part, or
+    does not cover ``shape``. OUTSIDE entries make it irregular unless they follow the pattern."""
     if (table < 0).any():
         return None
     thread = layout_of_sequence(table[:, 0])
@@ -173,7 +175,8 @@ def fragment_of_table(table: np.ndarray, shape: tuple[int, ...], padded: tuple[i
 
 
 def project(access: FragmentAccess, loop: ParallelFor, layout: Fragment) -> Fragment | None:
-    """The fragment layout that makes ``access`` local: each thread holds just what its iterations touch, in that order."""
+    """The fragment layout that makes ``access`` local: each thread holds just what its iterations touch, in that
+    order."""
     import numpy as np
 
     try:
@@ -191,7 +194,8 @@ def project(access: FragmentAccess, loop: ParallelFor, layout: Fragment) -> Frag
 
 
 def pull_back(access: FragmentAccess, loop: ParallelFor, fragment: Fragment) -> Fragment | None:
-    """The loop layout that makes ``access`` local in ``fragment``: a thread runs the iterations of the elements it holds."""
+    """The loop layout that makes ``access`` local in ``fragment``: a thread runs the iterations of the elements it
+    holds."""
     import numpy as np
 
     if access.is_identity(loop):
@@ -214,7 +218,8 @@ def pull_back(access: FragmentAccess, loop: ParallelFor, fragment: Fragment) -> 
 
 @dataclass(frozen=True, slots=True)
 class RegisterMap:
-    """The register of an access: ``base`` + Σ stride · counter over the axes and the value modes of the loop's layout."""
+    """The register of an access: ``base`` + Σ stride · counter over the axes and the value modes of the loop's
+    layout."""
 
     base: int
     axis_strides: tuple[int, ...]
@@ -289,7 +294,8 @@ def _all_owners_write(elements: np.ndarray, owned: np.ndarray) -> bool:
 
 
 def _affine(register: np.ndarray) -> tuple[int, ...] | None:
-    """Strides such that register[i, j, …] = register[0, 0, …] + Σ stride · index, ignoring OUTSIDE entries; None if not."""
+    """Strides such that register[i, j, …] = register[0, 0, …] + Σ stride · index, ignoring OUTSIDE entries; None if
+    not."""
     import numpy as np
 
     base = register.reshape(-1)[0]

@@ -1,6 +1,7 @@
 """How the warps of a CTA share a gemm's tile, and where its accumulator lies in their registers.
 
-The ownership of accumulator elements is the hardware's: PTX ISA, figures of the mma.sync and wgmma accumulator fragments.
+The ownership of accumulator elements is the hardware's: PTX ISA, figures of the mma.sync and wgmma accumulator
+fragments.
 """
 
 from __future__ import annotations

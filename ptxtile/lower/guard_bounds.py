@@ -1,8 +1,8 @@
-"""Out-of-bounds accesses get their safe meaning: a read gives 0, a write is dropped.
+"""Out-of-bounds accesses get their safe meaning: a read gives 0 or the annotated value, a write is dropped.
 
 Input: async stage. Output: the same, every access to a tensor or shared buffer whose indices are not *proven* in range
-wrapped in its condition. Views count as buffers of their own, by their declared shape. TMA needs no guards: the tensor map
-has the bounds. An access at one fixed index that is out of range is an error at the user's line.
+wrapped in its condition. Views count as buffers of their own, by their declared shape. TMA needs no guards: the tensor
+map has the bounds. An access at one fixed index that is out of range is an error at the user's line.
 """
 
 from __future__ import annotations
@@ -29,8 +29,9 @@ from ptxtile.ir.expressions import (
 )
 from ptxtile.ir.print_expressions import print_expression
 from ptxtile.ir.program import Program, Why
-from ptxtile.ir.rewrite import free_variables, map_children
-from ptxtile.ir.statements import If, Statement, Store
+from ptxtile.ir.rewrite import free_variables, map_children, walk
+from ptxtile.ir.statements import If, Seq, Statement, Store
+from ptxtile.ir.tile_ops import SafeValue
 from ptxtile.ir.types import int32, int64
 from ptxtile.lower.legalize import never_wraps, widen
 from ptxtile.lower.options import Options
@@ -44,6 +45,7 @@ def run(program: Program, target: Target, options: Options) -> Program:
     kernels, why = [], []
     for kernel in program.kernels:
         guard = _Guard(analyzer_for(program, kernel), kernel.thread, {symbol.name for symbol in program.symbols})
+        guard.safe_values = {n.buffer.name: n.value for n in walk(kernel.body) if isinstance(n, SafeValue)}
         kernels.append(replace(kernel, body=guard.visit(kernel.body)))
         why.extend(guard.why)
     return replace(program, kernels=tuple(kernels)).with_why(*why)
@@ -55,6 +57,7 @@ class _Guard(ScopedRewriter):
         self.symbols = symbols
         self.why: list[Why] = []
         self.location: Location | None = None
+        self.safe_values: dict[str, Expr] = {}
 
     def visit(self, node: Any) -> Any:
         if isinstance(node, Statement) and node.location is not None:
@@ -81,8 +84,12 @@ class _Guard(ScopedRewriter):
         if isinstance(node, Load) and node.buffer.scope in _GUARDED:
             condition = self.condition(node.buffer, node.indices, "read")
             if condition is not None:
-                return Select(condition, node, constant(0, node.dtype), node.dtype)
+                otherwise = self.safe_values.get(node.buffer.name, constant(0, node.dtype))
+                return Select(condition, node, otherwise, node.dtype)
         return node
+
+    def rewrite_SafeValue(self, node: SafeValue) -> Statement:
+        return Seq(())
 
     def rewrite_Store(self, node: Store) -> Statement:
         if node.buffer.scope not in _GUARDED:
@@ -115,13 +122,13 @@ class _Guard(ScopedRewriter):
         for dimension, (index, size) in enumerate(zip(indices, buffer.shape, strict=True)):
             for comparison in self._bounds(index, as_expr(size)):
                 proven = self.analyzer.prove(comparison)
-                # A tensor without elements launches nothing. An index that varies may miss a small tensor just as it hangs
-                # over the edge of a large one (a neighbour in a stencil over one row): that is what guards are for.
+                # A tensor without elements launches nothing. An index that varies may miss a small tensor just as it
+                # hangs over the edge of a large one (a neighbour in a stencil over one row): guards are for that.
                 if proven is False and constant_value(size) != 0 and free_variables(index) <= self.symbols:
                     raise LoweringError(
                         f"this {what} of {buffer.name} is always out of range in dimension {dimension}",
                         location=self.location,
-                        expected=f"an index of at least 0 and below {size if isinstance(size, int) else print_expression(size)}",
+                        expected=f"an index of at least 0 and below {print_expression(as_expr(size))}",
                         got=f"index {print_expression(index)}",
                     )
                 if proven is not True:

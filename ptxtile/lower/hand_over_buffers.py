@@ -1,8 +1,9 @@
 """What the user's own barrier waits make safe to use.
 
-Input: gpu stage. Output: the same; a wait that names no buffers (``T.barrier_wait`` and its kin; the compiler's own name
-theirs) retires the tiles that TMA loads onto its barrier, and those that other roles touch which arrive on it. What the user
-synchronizes by hand is kept as it was written; with this the automatic barriers and fences fit in around it.
+Input: gpu stage. Output: the same; a wait that names no buffers (``T.barrier_wait`` and its kin; the compiler's own
+name theirs) retires the tiles that TMA loads onto its barrier, and those that other roles touch which arrive on it.
+What the user synchronizes by hand is kept as it was written; with this the automatic barriers and fences fit in around
+it.
 """
 
 from __future__ import annotations

@@ -1,12 +1,13 @@
 """Gives every fragment and every parallel loop its distribution over the threads.
 
-Input: async stage, tile operations expanded to parallel loops. Output: the same with ``layout`` in every ParallelFor's options
-and on every fragment buffer, and every access of a fragment local to its thread.
+Input: async stage, tile operations expanded to parallel loops. Output: the same with ``layout`` in every ParallelFor's
+options and on every fragment buffer, and every access of a fragment local to its thread.
 
-Fragments used as scalars are replicated. Then loops are taken from the largest domain down: a loop follows the fragments that
-already have a layout (pulled back through its index map), else it gets the linear layout whose vector width suits all loops
-that share its fragments; fragments seen for the first time get the layout that this loop needs (projection). An access that
-still is not local goes through a tile in shared memory: correct for any pattern, and reported as *why*.
+Fragments used as scalars are replicated. Then loops are taken from the largest domain down: a loop follows the
+fragments that already have a layout (pulled back through its index map), else it gets the linear layout whose vector
+width suits all loops that share its fragments; fragments seen for the first time get the layout that this loop needs
+(projection). An access that still is not local goes through a tile in shared memory: correct for any pattern, and
+reported as *why*.
 """
 
 from __future__ import annotations
@@ -15,16 +16,19 @@ from dataclasses import replace
 
 from ptxtile.errors import LoweringError
 from ptxtile.ir.effects import private_results
+from ptxtile.ir.expressions import Load
 from ptxtile.ir.layouts import Fragment, linear_fragment, replicated_fragment
 from ptxtile.ir.names import NameSupply
-from ptxtile.ir.program import Kernel, Program, Why
+from ptxtile.ir.program import Kernel, Program, TensorParameter, Why
 from ptxtile.ir.rewrite import walk
+from ptxtile.ir.statements import Store
 from ptxtile.ir.tile_ops import Gemm
 from ptxtile.lower.fragment_maps import FragmentAccess, project, pull_back, register_map
 from ptxtile.lower.gemm_geometry import accumulator_fragment
 from ptxtile.lower.options import Options
 from ptxtile.lower.parallel_loops import LoopCollection, ParallelLoop, collect_loops
 from ptxtile.lower.stage_fragments import Exchange, apply_layouts
+from ptxtile.lower.vector_access import MEMORY
 from ptxtile.target import Target
 
 
@@ -32,7 +36,7 @@ def run(program: Program, target: Target, options: Options) -> Program:
     names = NameSupply(program)
     kernels, why = [], []
     for kernel in program.kernels:
-        inference = _Inference(kernel, collect_loops(program, kernel))
+        inference = _Inference(kernel, collect_loops(program, kernel), _alias_groups(program))
         inference.solve()
         body, notes = apply_layouts(kernel, inference.loop_layouts, inference.fragments, inference.exchanges, names)
         kernels.append(replace(kernel, body=body))
@@ -44,8 +48,9 @@ def run(program: Program, target: Target, options: Options) -> Program:
 class _Inference:
     """``fragments``: layout by fragment name. ``loop_layouts`` and ``exchanges`` are keyed by the loop's identity."""
 
-    def __init__(self, kernel: Kernel, collection: LoopCollection) -> None:
+    def __init__(self, kernel: Kernel, collection: LoopCollection, groups: dict[str, str]) -> None:
         self.kernel = kernel
+        self.groups = groups
         self.loops = collection.loops
         self.scalars = collection.scalars
         self.fragments: dict[str, Fragment] = {}
@@ -63,9 +68,30 @@ class _Inference:
         widths = _shared_widths(self.loops)
         for entry in sorted(self.loops, key=lambda entry: -entry.iterations):
             layout = self._choose(entry, widths[id(entry.loop)])
-            self.loop_layouts[id(entry.loop)] = layout
-            for access in entry.accesses:
-                self._settle(entry, access, layout)
+            self._lay_out(entry, layout)
+            if self._updates_memory(entry) and not layout.is_exclusive:
+                del self.exchanges[id(entry.loop)]
+                self._lay_out(entry, free_layout(entry.loop.extents, entry.threads, widths[id(entry.loop)]))
+
+    def _lay_out(self, entry: ParallelLoop, layout: Fragment) -> None:
+        self.loop_layouts[id(entry.loop)] = layout
+        self.exchanges[id(entry.loop)] = []
+        for access in entry.accesses:
+            self._settle(entry, access, layout)
+
+    def _updates_memory(self, entry: ParallelLoop) -> bool:
+        """Whether iterations read what they write in memory or in an exchange's shared copy. Of replicas only one
+        stores, and the others might read the element after that."""
+        read, written = set(), set()
+        for node in walk(entry.loop.body):
+            if isinstance(node, (Load, Store)) and node.buffer.scope in MEMORY:
+                name = self.groups.get(node.buffer.storage.name, node.buffer.storage.name)
+                (read if isinstance(node, Load) else written).add(name)
+        exchanged = {exchange.buffer.name for exchange in self.exchanges[id(entry.loop)]}
+        for access in entry.accesses:
+            if access.buffer.name in exchanged:
+                (written if access.is_write else read).add(f"the copy of {access.buffer.name}")
+        return bool(read & written)
 
     def _fix_accumulator(self, gemm: Gemm, layout: Fragment) -> None:
         name = gemm.accumulator.buffer.name
@@ -121,6 +147,15 @@ class _Inference:
         self.why.append(Why("infer_layouts", name, "goes through shared memory", reason, entry.loop.location))
 
 
+def _alias_groups(program: Program) -> dict[str, str]:
+    """One name for all tensors that may share memory."""
+    return {
+        p.buffer.storage.name: f"alias group {p.alias_group}"
+        for p in program.parameters
+        if isinstance(p, TensorParameter) and p.alias_group is not None
+    }
+
+
 def free_layout(extents: tuple[int, ...], threads: int, width: int) -> Fragment:
     """Consecutive threads take consecutive vectors of ``width`` elements; narrower when threads would stay idle."""
     total = 1
@@ -132,8 +167,8 @@ def free_layout(extents: tuple[int, ...], threads: int, width: int) -> Fragment:
 
 
 def _shared_widths(loops: list[ParallelLoop]) -> dict[int, int]:
-    """The vector width for each loop: the narrowest useful one among all loops that reach each other through fragments that
-    both index by their own variables in order (they will share one layout)."""
+    """The vector width for each loop: the narrowest useful one among all loops that reach each other through fragments
+    that both index by their own variables in order (they will share one layout)."""
     leader: dict[str, str] = {}
 
     def find(name: str) -> str:

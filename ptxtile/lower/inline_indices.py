@@ -1,8 +1,8 @@
 """Integer scalars that a parallel loop computes are written out where they are used.
 
-Input: async stage, copies expanded. Output: the same without such Lets in the bodies of ParallelFor. ``y = by * 64 + i`` is
-an index in all but name: layouts, vector widths and guards are decided on the indices themselves. LLVM finds the common
-parts again. A value that reads memory, or that has grown large, keeps its name.
+Input: async stage, copies expanded. Output: the same without such Lets in the bodies of ParallelFor. ``y = by * 64 +
+i`` is an index in all but name: layouts, vector widths and guards are decided on the indices themselves. LLVM finds the
+common parts again. A value that reads memory, or that has grown large, keeps its name.
 """
 
 from __future__ import annotations

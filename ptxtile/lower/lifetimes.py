@@ -1,11 +1,11 @@
 """From when to when the contents of each shared storage matter.
 
 Statements are numbered in program order. A storage lives from its first access to its last, and through the whole of a
-loop unless every iteration writes what it reads. What some threads run while others do not counts as one moment: no barrier
-can stand in it, so nothing in it can be over before something else in it begins. A TMA store reads until the wait that retires it. Roles run at the
-same time: inside a ``Specialized`` each role has a clock of its own, and a storage of several roles lives in all of
-it, except a *one-shot hand-over*: one role only loads it by TMA, once, and another waits for that and uses it; such a
-storage lives in the clock of its user.
+loop unless every iteration writes what it reads. What some threads run while others do not counts as one moment: no
+barrier can stand in it, so nothing in it can be over before something else in it begins. A TMA store reads until the
+wait that retires it. Roles run at the same time: inside a ``Specialized`` each role has a clock of its own, and a
+storage of several roles lives in all of it, except a *one-shot hand-over*: one role only loads it by TMA, once, and
+another waits for that and uses it; such a storage lives in the clock of its user.
 """
 
 from __future__ import annotations
@@ -84,7 +84,8 @@ class _Loop:
 
 
 class _Divergence:
-    """Which conditions and loops threads may pass differently; :class:`Uniformity` is only asked where that is not plain."""
+    """Which conditions and loops threads may pass differently; :class:`Uniformity` is only asked where that is not
+    plain."""
 
     def __init__(self, kernel: Kernel, context: Context) -> None:
         self._kernel, self._context = kernel, context

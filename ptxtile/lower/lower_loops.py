@@ -84,7 +84,9 @@ class _LoopLowering(ScopedRewriter):
     def rewrite_Store(self, node: Store) -> Statement:
         if node.buffer.scope is not Scope.FRAGMENT:
             return node
-        return copy_with(node, {"buffer": self._register(node.buffer), "indices": (_linear(node.buffer, node.indices),)})
+        return copy_with(
+            node, {"buffer": self._register(node.buffer), "indices": (_linear(node.buffer, node.indices),)}
+        )
 
     def rewrite_Gemm(self, node: Gemm) -> Statement:
         registers = self._register(node.accumulator.buffer)
@@ -187,8 +189,8 @@ class _LoopLowering(ScopedRewriter):
 
 
 def _indexed_by_variables(body: Statement) -> set[str]:
-    """The fragments with an access outside of parallel loops whose register is not a constant once UNROLLED loops are expanded:
-    registers have no addresses, so these become arrays in local memory."""
+    """The fragments with an access outside of parallel loops whose register is not a constant once UNROLLED loops are
+    expanded: registers have no addresses, so these become arrays in local memory."""
     found: set[str] = set()
 
     def visit(node: Any, unrolled: frozenset[str]) -> None:

@@ -1,7 +1,7 @@
 """Gemms on the mma.sync path become fragment loads and warp-wide multiplications.
 
-Input: thread stage, before loops are vectorised. Output: thread stage without Gemm of path MMA. Each warp keeps the operand
-fragments of one k step in registers; a thread's elements come from shared memory by the manual's ownership (see
+Input: thread stage, before loops are vectorised. Output: thread stage without Gemm of path MMA. Each warp keeps the
+operand fragments of one k step in registers; a thread's elements come from shared memory by the manual's ownership (see
 :class:`~ptxtile.ir.tensor_core_ops.MmaSync`), with the runs that one 32-bit register holds as vectorised loops.
 """
 

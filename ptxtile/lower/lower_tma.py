@@ -1,8 +1,8 @@
 """TMA copies become bulk tensor instructions and tensor-map records.
 
-Input: thread stage (TmaCopy and Copy with path TMA_STORE). Output: thread stage without tile operations. A box is at most 256
-elements a side, so a larger tile takes several instructions; a swizzled shared layout takes one for each column of boxes.
-The tensor maps are prefetched by the thread that will use them first.
+Input: thread stage (TmaCopy and Copy with path TMA_STORE). Output: thread stage without tile operations. A box is at
+most 256 elements a side, so a larger tile takes several instructions; a swizzled shared layout takes one for each
+column of boxes. The tensor maps are prefetched by the thread that will use them first.
 """
 
 from __future__ import annotations
@@ -106,7 +106,8 @@ class _Lowering:
         return seq(*stores, BulkCommitGroup(location=copy.location))
 
     def _store(self, copy: Copy) -> Statement:
-        """One thread stores and waits until shared memory has been read; the data is on its way to global memory then."""
+        """One thread stores and waits until shared memory has been read; the data is on its way to global memory
+        then."""
         name, pieces = self._pieces(copy.destination, copy.source)
         shared = copy.source.buffer
         stores = [TmaStore(name, where, shared, offset, location=copy.location) for where, offset in pieces]
@@ -115,7 +116,8 @@ class _Lowering:
         return If(elected, seq(*stores, BulkCommitGroup(location=copy.location), wait), location=copy.location)
 
     def _pieces(self, outer: Region, inner: Region) -> tuple[str, list[tuple[tuple[Expr, ...], Expr]]]:
-        """The tensor map and, for each instruction, its coordinates (innermost first) and its offset in shared memory."""
+        """The tensor map and, for each instruction, its coordinates (innermost first) and its offset in shared
+        memory."""
         shared = inner.buffer
         layout = shared.layout if isinstance(shared.layout, SharedLayout) else None
         box = tuple(min(extent, MAXIMUM_BOX) for extent in outer.extents)
@@ -155,8 +157,8 @@ def _region_offset(inner: Region) -> Expr:
 def _box_offset(outer: Region, inner: Region, corner: tuple[int, ...], layout: SharedLayout | None) -> int:
     """Where the box at ``corner`` of the region lies in the tile, in elements from the tile's start.
 
-    A box is written densely; boxes follow each other in the order of the tile's layout: row-major boxes need the box to span
-    all inner dimensions, which select_paths and the choice of layouts see to.
+    A box is written densely; boxes follow each other in the order of the tile's layout: row-major boxes need the box to
+    span all inner dimensions, which select_paths and the choice of layouts see to.
     """
     dense_corner = [c for c, extent in zip(corner, outer.extents, strict=True) if extent != 1]
     if layout is not None:
@@ -175,8 +177,8 @@ def _coordinates(inner: Region, dense_corner: list[int]) -> tuple[int, ...]:
 
 
 def _with_prefetch(kernel: Kernel, body: Statement) -> Statement:
-    """Tensor maps are fetched ahead: all of them by the producer's first thread; without roles those of the stores only (the
-    loads come at once), by a thread that does not issue the loads."""
+    """Tensor maps are fetched ahead: all of them by the producer's first thread; without roles those of the stores only
+    (the loads come at once), by a thread that does not issue the loads."""
     has_roles = any(isinstance(node, Specialized) for node in walk(body))
     kinds = (TmaLoad, TmaStore) if has_roles else (TmaStore,)
     names = list(dict.fromkeys(node.tensor_map for node in walk(body) if isinstance(node, kinds)))

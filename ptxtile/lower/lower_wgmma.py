@@ -1,8 +1,8 @@
 """Gemms on the wgmma path become asynchronous warpgroup multiplications on shared-memory descriptors.
 
-Input: thread stage, shared layouts chosen. Output: thread stage without tile-level Gemm. A gemm is one group: fence, the
-instructions of all row tiles and k steps, commit, wait. The descriptors follow from the operands' layouts: columns of boxes as
-wide as the swizzle, K-major or (16-bit types) M- or N-major.
+Input: thread stage, shared layouts chosen. Output: thread stage without tile-level Gemm. A gemm is one group: fence,
+the instructions of all row tiles and k steps, commit, wait. The descriptors follow from the operands' layouts: columns
+of boxes as wide as the swizzle, K-major or (16-bit types) M- or N-major.
 """
 
 from __future__ import annotations
@@ -109,7 +109,8 @@ class _Lowering(ScopedRewriter):
         return result
 
     def _descriptor(self, region: Region, first: Expr, mn_major: bool, lets: list[Statement]) -> Var:
-        """Binds the descriptor of the operand's tile that starts at row (or column) ``first`` of M or N and at k = 0."""
+        """Binds the descriptor of the operand's tile that starts at row (or column) ``first`` of M or N and at k =
+        0."""
         buffer, layout = region.buffer, _layout(region.buffer)
         *outer, row, column = (cast(as_expr(start), int32) for start in region.starts)
         where = (*outer, row, column + first) if mn_major else (*outer, row + first, column)

@@ -1,9 +1,10 @@
 """Keeps one wgmma group in flight over the iterations of a pipelined loop.
 
-A gemm that is the last user of its stage need not be finished when the iteration ends: the next one starts behind it, and the
-*previous* stage is released instead, whose gemm the wait for all but one group has completed. What is left is waited for after
-the loop. The tensor cores then never drain between two iterations. It costs a stage: measured on an H200 (bf16, 4096³), tile
-128×128 with one consumer warpgroup gains 2 % with 4 stages and loses 9 % with 3, so shorter rings are left alone.
+A gemm that is the last user of its stage need not be finished when the iteration ends: the next one starts behind it,
+and the *previous* stage is released instead, whose gemm the wait for all but one group has completed. What is left is
+waited for after the loop. The tensor cores then never drain between two iterations. It costs a stage: measured on an
+H200 (bf16, 4096³), tile 128×128 with one consumer warpgroup gains 2 % with 4 stages and loses 9 % with 3, so shorter
+rings are left alone.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ FEWEST_STAGES = 4
 
 
 def overlap_gemm(body: Statement, group: LoadGroup, waiting: Statement, ring: Ring, free: Buffer) -> Statement | None:
-    """``body`` with the loop around ``waiting`` overlapped and the group's stages released; None where the loop's shape does
-    not allow it: then the caller releases after the last use."""
+    """``body`` with the loop around ``waiting`` overlapped and the group's stages released; None where the loop's shape
+    does not allow it: then the caller releases after the last use."""
     if ring.stages < FEWEST_STAGES:
         return None
     names = {buffer.storage.name for buffer in group.buffers}
@@ -48,7 +49,8 @@ def overlap_gemm(body: Statement, group: LoadGroup, waiting: Statement, ring: Ri
 
 
 def _last_gemm(loop: For, names: set[str]) -> int | None:
-    """Where the one gemm stands that is the only user of the tiles, and whose accumulator the loop does not touch otherwise."""
+    """Where the one gemm stands that is the only user of the tiles, and whose accumulator the loop does not touch
+    otherwise."""
     assert isinstance(loop.body, Seq)
     users = [k for k, s in enumerate(loop.body.statements) if _touches(s, names)]
     gemms = [k for k in users if isinstance(loop.body.statements[k], Gemm)]

@@ -19,8 +19,8 @@ from ptxtile.lower.vector_access import VectorWidths, memory_accesses
 
 @dataclass(slots=True)
 class ParallelLoop:
-    """``threads``: of the group that runs the loop; ``first_thread``: its first one. ``width``: elements of the innermost
-    dimension that a thread should take together."""
+    """``threads``: of the group that runs the loop; ``first_thread``: its first one. ``width``: elements of the
+    innermost dimension that a thread should take together."""
 
     loop: ParallelFor
     threads: int
@@ -96,8 +96,8 @@ class _Collector(ScopedRewriter):
     def _width(self, loop: ParallelFor) -> int:
         """The narrowest of the vector widths that the loop's memory accesses allow (those that allow none aside).
 
-        With the narrowest one every access of a warp is one contiguous run; a wider one would leave gaps between the lanes
-        of the accesses that cannot follow.
+        With the narrowest one every access of a warp is one contiguous run; a wider one would leave gaps between the
+        lanes of the accesses that cannot follow.
         """
         widths = [self.widths.width(a, loop.vars[-1], loop.extents[-1]) for a in memory_accesses(loop.body)]
         width = min((w for w in widths if w > 1), default=1)

@@ -1,7 +1,7 @@
 """The passes in order. Read it top to bottom: that is the road from tile IR to GPU IR.
 
-Each pass is a pure function ``run(program, target, options) -> program``. What must come before what, and why, is written in
-:data:`ORDER` and checked when this module is first used.
+Each pass is a pure function ``run(program, target, options) -> program``. What must come before what, and why, is
+written in :data:`ORDER` and checked when this module is first used.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ from ptxtile.ir.program import Program
 from ptxtile.lower import (
     agree_on_conditions,
     check_control_flow,
+    check_registers,
     choose_shared_layouts,
     complete_launch,
     contract_fma,
-    elect_atomics,
+    elect_effects,
     elect_stores,
     expand_copies,
     expand_math,
@@ -55,6 +56,7 @@ class Pass:
 
 PASSES: tuple[Pass, ...] = (
     Pass("check_control_flow", "legalize", check_control_flow.run),
+    Pass("check_registers", "legalize", check_registers.run),
     Pass("simplify_tiles", "legalize", simplify.run),
     Pass("select_paths", "select paths", select_paths.run),
     Pass("select_gemm_paths", "select paths", select_gemm_paths.run),
@@ -63,7 +65,7 @@ PASSES: tuple[Pass, ...] = (
     Pass("expand_copies", "infer layouts", expand_copies.run),
     Pass("inline_indices", "infer layouts", inline_indices.run),
     Pass("guard_bounds", "infer layouts", guard_bounds.run),
-    Pass("elect_atomics", "infer layouts", elect_atomics.run),
+    Pass("elect_effects", "infer layouts", elect_effects.run),
     Pass("elect_stores", "infer layouts", elect_stores.run),
     Pass("agree_on_conditions", "infer layouts", agree_on_conditions.run),
     Pass("resolve_fragment_views", "infer layouts", resolve_fragment_views.run),

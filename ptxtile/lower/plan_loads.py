@@ -1,7 +1,7 @@
 """TMA loads of kernels without roles: one elected thread issues each group, all threads wait for it.
 
-Input: tile stage with paths. Output: async stage: every Copy with path TMA_LOAD is an expect_tx, its TmaCopy issues and a
-wait. The synchronous meaning of a copy is kept: the wait follows the issue.
+Input: tile stage with paths. Output: async stage: every Copy with path TMA_LOAD is an expect_tx, its TmaCopy issues and
+a wait. The synchronous meaning of a copy is kept: the wait follows the issue.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ def _plan(kernel: Kernel) -> Kernel:
 
 
 def _starts_with_load(body: Statement) -> bool:
-    """Whether nothing but allocations and scalars comes before the first load: then the thread that initialises the barriers
-    issues it at once, and its latency overlaps the barrier that makes the inits visible."""
+    """Whether nothing but allocations and scalars comes before the first load: then the thread that initialises the
+    barriers issues it at once, and its latency overlaps the barrier that makes the inits visible."""
     for statement in body.statements if isinstance(body, Seq) else (body,):
         if isinstance(statement, Copy):
             return statement.path is CopyPath.TMA_LOAD

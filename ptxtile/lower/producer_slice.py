@@ -1,8 +1,8 @@
 """The part of a kernel that decides which TMA loads happen, when and where: what the producer role has to run.
 
-The slice keeps the loads, the control flow around them, and the scalars that these need. It is refused when it would need
-a value that only the consumers have (read from shared memory, fragments or a tensor that the kernel writes) or that differs
-between threads.
+The slice keeps the loads, the control flow around them, and the scalars that these need. It is refused when it would
+need a value that only the consumers have (read from shared memory, fragments or a tensor that the kernel writes) or
+that differs between threads.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from ptxtile.ir.statements import (
     While,
     seq,
 )
-from ptxtile.ir.tile_ops import Copy, CopyPath
+from ptxtile.ir.tile_ops import Copy, CopyPath, Fill
 from ptxtile.lower.thread_dependence import ThreadDependence
 
 SUFFIX = "_producer"
@@ -146,9 +146,9 @@ def _drop_unneeded(node: Statement, needed: set[str]) -> Statement | None:
 
 def _check(program: Program, kernel: Kernel, skeleton: Statement) -> None:
     written = {
-        node.destination.buffer.storage.name if isinstance(node, Copy) else node.buffer.storage.name
+        node.buffer.storage.name if isinstance(node, Store) else node.destination.buffer.storage.name
         for node in walk(kernel.body)
-        if isinstance(node, (Store, Copy))
+        if isinstance(node, (Store, Copy, Fill))
     }
     written |= {buffer.storage.name for buffer in map(atomic_write, walk(kernel.body)) if buffer is not None}
     groups = {p.name: p.alias_group for p in program.parameters if isinstance(p, TensorParameter)}
@@ -167,7 +167,9 @@ def _check(program: Program, kernel: Kernel, skeleton: Statement) -> None:
         if isinstance(node, Copy):
             name = node.source.buffer.storage.name
             if name in written or groups.get(name) in written_groups:
-                raise SliceRefused(f"the kernel writes {name}, which it also loads: the order would be lost between roles")
+                raise SliceRefused(
+                    f"the kernel writes {name}, which it also loads: the order would be lost between roles"
+                )
         if isinstance(node, (For, If, While)) and not all(
             uniformity.is_uniform(child) for child in children(node) if isinstance(child, Expr)
         ):

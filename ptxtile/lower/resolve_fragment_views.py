@@ -1,7 +1,7 @@
 """Views of fragments become accesses of the fragment itself.
 
-Input: async stage, copies expanded. Output: no View of FRAGMENT storage is left. Registers have no addresses, so a reshaped
-fragment is index arithmetic: the row-major number of the element, split along the fragment's own shape.
+Input: async stage, copies expanded. Output: no View of FRAGMENT storage is left. Registers have no addresses, so a
+reshaped fragment is index arithmetic: the row-major number of the element, split along the fragment's own shape.
 """
 
 from __future__ import annotations

@@ -20,10 +20,11 @@ from ptxtile.lower.tma_groups import LoadGroup
 
 @dataclass(frozen=True, slots=True)
 class Ring:
-    """One role's position in a ring: ``stage`` and ``parity`` are LOCAL scalars, ``here`` is the stage of this iteration.
+    """One role's position in a ring: ``stage`` and ``parity`` are LOCAL scalars, ``here`` is the stage of this
+    iteration.
 
-    ``first``: the ring's first mbarrier; ``start``: the parity of its first round (0 waits for the first completion, 1 passes
-    at once).
+    ``first``: the ring's first mbarrier; ``start``: the parity of its first round (0 waits for the first completion, 1
+    passes at once).
     """
 
     first: int
@@ -79,7 +80,8 @@ def versioned(buffer: Buffer, stages: int) -> Buffer:
 
 
 class InStage(Rewriter):
-    """Turns accesses of tiles into accesses of their version: ``tiles`` gives by name the versioned buffer and the stage."""
+    """Turns accesses of tiles into accesses of their version: ``tiles`` gives by name the versioned buffer and the
+    stage."""
 
     def __init__(self, tiles: dict[str, tuple[Buffer, Expr]]) -> None:
         self.tiles = tiles

@@ -9,6 +9,7 @@ from ptxtile.ir.expressions import Expr, Var, logical_not
 from ptxtile.ir.program import Kernel, Program
 from ptxtile.ir.rewrite import copy_with, map_children
 from ptxtile.ir.statements import For, If, Let, ParallelFor, Role, Seq, Statement, While, seq
+from ptxtile.ir.tile_ops import Assume
 
 GRID_LIMITS = (2**31 - 1, 65_535, 65_535)
 """CUDA programming guide, technical specifications: maximum x, y and z dimension of a grid."""
@@ -31,8 +32,8 @@ def analyzer_for(program: Program, kernel: Kernel) -> Analyzer:
 class ScopedRewriter:
     """Rewrites statements top-down with ``self.analyzer`` in step; ``rewrite_<ClassName>`` runs after the children.
 
-    Subclasses override :meth:`expression` to rewrite expressions where they stand. ``thread``: the kernel's thread index, whose
-    range is that of the role inside a role.
+    Subclasses override :meth:`expression` to rewrite expressions where they stand. ``thread``: the kernel's thread
+    index, whose range is that of the role inside a role.
     """
 
     def __init__(self, analyzer: Analyzer, thread: Var | None = None) -> None:
@@ -58,18 +59,23 @@ class ScopedRewriter:
             with self.analyzer.scope():
                 for var, extent in zip(node.vars, node.extents, strict=True):
                     self.analyzer.bind(var, 0, extent - 1)
-                return copy_with(node, {"body": self.visit(node.body)})
+                return copy_with(node, {"body": self._body(node.body)})
         if isinstance(node, If):
             return self._if(node)
         if isinstance(node, Role):
             with self.analyzer.scope():
                 if self.thread is not None:
                     self.analyzer.bind(self.thread, node.first_thread, node.first_thread + node.threads - 1)
-                return copy_with(node, {"body": self.visit(node.body)})
+                return copy_with(node, {"body": self._body(node.body)})
         if isinstance(node, While):
             with self.analyzer.scope():
-                return copy_with(node, {"condition": self.expression(node.condition), "body": self.visit(node.body)})
+                return copy_with(node, {"condition": self.expression(node.condition), "body": self._body(node.body)})
         return self._plain(node)
+
+    def _body(self, node: Statement) -> Statement:
+        """A body has to be there: where its only statement is dropped, an empty Seq is left."""
+        new = self.visit(node)
+        return Seq(()) if new is None else new
 
     def _seq(self, node: Seq) -> Statement:
         with self.analyzer.scope():
@@ -79,6 +85,8 @@ class ScopedRewriter:
                 changed |= new is not statement
                 if isinstance(new, Let):
                     self.analyzer.bind_value(new.var, new.value)
+                elif isinstance(new, Assume):
+                    self.analyzer.assume(new.condition)
                 result.append(new)
         return seq(*result) if changed else node
 
@@ -86,13 +94,13 @@ class ScopedRewriter:
         start, stop = self.expression(node.start), self.expression(node.stop)
         with self.analyzer.scope():
             self.analyzer.bind_loop(node.var, start, stop, node.step)
-            return copy_with(node, {"start": start, "stop": stop, "body": self.visit(node.body)})
+            return copy_with(node, {"start": start, "stop": stop, "body": self._body(node.body)})
 
     def _if(self, node: If) -> If:
         condition = self.expression(node.condition)
         with self.analyzer.scope():
             self.analyzer.assume(condition)
-            then = self.visit(node.then)
+            then = self._body(node.then)
         otherwise = node.otherwise
         if otherwise is not None:
             with self.analyzer.scope():

@@ -1,7 +1,8 @@
 """Chooses the instructions of each gemm, and says why.
 
-Input: tile stage. Output: tile stage, every Gemm with a ``path``. wgmma where the target has it and both operands lie in
-shared memory in an order that it reads; else mma.sync; else multiplications and additions, which take any dtype and size.
+Input: tile stage. Output: tile stage, every Gemm with a ``path``. wgmma where the target has it and both operands lie
+in shared memory in an order that it reads; else mma.sync; else multiplications and additions, which take any dtype and
+size.
 """
 
 from __future__ import annotations

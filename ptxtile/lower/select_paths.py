@@ -4,21 +4,23 @@ Input: tile stage. Output: tile stage, every Copy with a ``path``. A copy from r
 leave through TMA is split in two: registers → a staging tile in shared memory → global memory.
 Invariant: from here on a path is a constraint; later passes carry it out or fail.
 
-The rules of TMA are those of cuTensorMapEncodeTiled (CUDA driver API): rank 1…5, unit innermost stride, other strides and the
-base address multiples of 16 bytes, box sizes 1…256 with an innermost box of a multiple of 16 bytes.
+The rules of TMA are those of cuTensorMapEncodeTiled (CUDA driver API): rank 1…5, unit innermost stride, other strides
+and the base address multiples of 16 bytes, box sizes 1…256 with an innermost box of a multiple of 16 bytes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 from ptxtile.errors import Location, LoweringError
 from ptxtile.ir.buffers import Scope, allocate
 from ptxtile.ir.expressions import Expr, as_expr, cast, constant, constant_value
 from ptxtile.ir.program import Kernel, Program, TensorParameter, Why
-from ptxtile.ir.statements import Allocate, Seq, Statement
-from ptxtile.ir.tile_ops import Copy, CopyPath, Region
+from ptxtile.ir.rewrite import walk
+from ptxtile.ir.statements import Allocate, Role, Seq, Statement
+from ptxtile.ir.tile_ops import Copy, CopyPath, Region, SafeValue, TmaCopy
 from ptxtile.ir.types import int64
 from ptxtile.lower.options import Options
 from ptxtile.lower.scopes import ScopedRewriter, analyzer_for
@@ -30,10 +32,10 @@ MAXIMUM_BOX = 256
 ALIGNMENT = 16
 SHARED_ALIGNMENT = 128
 """Bytes; of the address in shared memory (PTX ISA, «cp.async.bulk.tensor»)."""
-TMA_DTYPES = frozenset(
-    ("bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float16", "bfloat16", "float32")
-    + ("float64", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu")
-)
+TMA_DTYPES = frozenset((
+    "bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float16", "bfloat16", "float32",
+    "float64", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu",
+))  # fmt: skip
 
 
 def run(program: Program, target: Target, options: Options) -> Program:
@@ -61,6 +63,9 @@ class _PathChooser(ScopedRewriter):
         self.why: list[Why] = []
         self.staged = 0
         self.in_role = False
+        self.safe_values = {
+            n.buffer.name for n in walk(kernel.body) if isinstance(n, SafeValue) and constant_value(n.value) != 0
+        }
 
     def visit(self, node: Any) -> Any:
         if not isinstance(node, Role):
@@ -89,6 +94,7 @@ class _PathChooser(ScopedRewriter):
     def _checks(self) -> tuple[Callable[[Copy, Region, Region], str], ...]:
         return (
             self._judge_target,
+            self._judge_safe_value,
             self._judge_types,
             self._judge_tensor,
             self._judge_position,
@@ -100,7 +106,9 @@ class _PathChooser(ScopedRewriter):
         if copy.path is not None:
             return copy
         if self.in_role:
-            self._record(copy.location, copy, CopyPath.VECTOR, "in a role that the user made; T.tma_copy uses TMA there")
+            self._record(
+                copy.location, copy, CopyPath.VECTOR, "in a role that the user made; T.tma_copy uses TMA there"
+            )
             return replace(copy, path=CopyPath.VECTOR)
         source, destination = copy.source.buffer.scope, copy.destination.buffer.scope
         if (source, destination) == (Scope.GLOBAL, Scope.SHARED):
@@ -123,7 +131,8 @@ class _PathChooser(ScopedRewriter):
     def _stage_store(self, copy: Copy) -> Statement:
         """registers → staging tile → TMA, when the roles of the seed's form are asked for; else direct vector stores.
 
-        Direct stores of 16 bytes a thread measure as fast as the staged form for one-shot kernels and need no shared memory.
+        Direct stores of 16 bytes a thread measure as fast as the staged form for one-shot kernels and need no shared
+        memory.
         """
         if self.options.specialize_warps is not True:
             self._record(copy.location, copy, CopyPath.VECTOR, "registers are stored directly with vector accesses")
@@ -165,6 +174,11 @@ class _PathChooser(ScopedRewriter):
             return "TMA is disabled for this copy"
         return ""
 
+    def _judge_safe_value(self, copy: Copy, outer: Region, inner: Region) -> str:
+        if copy.source.buffer.name in self.safe_values:
+            return f"{outer.buffer.name} has a safe value of its own, and TMA gives zeros outside of a tensor"
+        return ""
+
     def _judge_types(self, copy: Copy, outer: Region, inner: Region) -> str:
         if outer.buffer.dtype != inner.buffer.dtype:
             return f"the copy converts {copy.source.buffer.dtype} to {copy.destination.buffer.dtype}"
@@ -194,8 +208,8 @@ class _PathChooser(ScopedRewriter):
         return ""
 
     def _judge_position(self, copy: Copy, outer: Region, inner: Region) -> str:
-        """A box that starts inside a 16-byte unit, or a store that starts before the tensor, stops the card with an illegal
-        instruction (seen on an H200)."""
+        """A box that starts inside a 16-byte unit, or a store that starts before the tensor, stops the card with an
+        illegal instruction (seen on an H200)."""
         start = as_expr(outer.starts[-1])
         if not self.analyzer.divisible(cast(start, int64) * outer.buffer.dtype.itemsize, ALIGNMENT):
             return "its innermost position is not known to be a multiple of 16 bytes"
@@ -233,7 +247,9 @@ class _PathChooser(ScopedRewriter):
         if inner.extents[-1] != buffer.static_shape[-1] > MAXIMUM_BOX:
             return f"the region is a part of rows of {buffer.name} that are longer than a box"
         offset: Expr = constant(0, int64)
-        for start, extent, size, stride in zip(inner.starts, inner.extents, buffer.static_shape, buffer.strides, strict=True):
+        for start, extent, size, stride in zip(
+            inner.starts, inner.extents, buffer.static_shape, buffer.strides, strict=True
+        ):
             start = as_expr(start)
             if not (self.analyzer.prove(start.ge(0)) and self.analyzer.prove(start.le(size - extent))):
                 return f"the region is not known to lie in {buffer.name}"

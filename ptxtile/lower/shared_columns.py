@@ -7,10 +7,11 @@ from ptxtile.ir.layouts import TMA_SWIZZLES, Layout, SharedLayout
 
 
 def columns_of_boxes(buffer: Buffer, columns: int, span: int = 0, spans_outer: bool = False) -> SharedLayout:
-    """The last dimension in boxes of ``columns`` elements; inside a box the last but one dimension steps by ``columns``.
+    """The last dimension in boxes of ``columns`` elements; inside a box the last but one dimension steps by
+    ``columns``.
 
-    Dimensions further out keep whole matrices apart; with ``spans_outer`` they lie inside of the boxes, as TMA writes them
-    when a box reaches over several matrices. ``span``: the swizzle in bytes.
+    Dimensions further out keep whole matrices apart; with ``spans_outer`` they lie inside of the boxes, as TMA writes
+    them when a box reaches over several matrices. ``span``: the swizzle in bytes.
     """
     *outer, last = buffer.static_shape
     boxes = last // columns

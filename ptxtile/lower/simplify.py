@@ -44,7 +44,7 @@ from ptxtile.ir.statements import (
     While,
     seq,
 )
-from ptxtile.ir.tile_ops import Copy, Fill, Print
+from ptxtile.ir.tile_ops import Assume, Copy, Fill, KeepRegisters, Print, SafeValue
 from ptxtile.ir.types import bool_
 from ptxtile.lower.options import Options
 from ptxtile.lower.scopes import analyzer_for
@@ -88,7 +88,9 @@ class _Memory:
                 return self.may_alias(statement.buffer.storage, read)
             case Copy() | Fill():
                 return self.may_alias(statement.destination.buffer.storage, read)
-            case Let() | Allocate() | View() | Print() | Break() | Continue():
+            case (
+                Let() | Allocate() | View() | Print() | Break() | Continue() | Assume() | SafeValue() | KeepRegisters()
+            ):
                 return False
             case Seq() | If() | For() | While() | ParallelFor():
                 inside = (child for child in children(statement) if isinstance(child, Statement))
@@ -196,8 +198,12 @@ class _Simplification:
         return Seq(()) if body is None else body
 
     def _seq(self, node: Seq) -> Statement | None:
+        new: list[Statement | None] = []
         with self.analyzer.scope():
-            new = [self.statement(statement) for statement in node.statements]
+            for statement in node.statements:
+                new.append(self.statement(statement))
+                if isinstance(statement, Assume):
+                    self.analyzer.assume(statement.condition)
         return _sequence(node, new)
 
     def _let(self, node: Let) -> Let | None:

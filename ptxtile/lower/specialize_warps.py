@@ -4,9 +4,9 @@ Input: tile stage with paths. Output: async stage for the kernels that were spli
 :class:`Specialized`; other kernels are unchanged, with the reason recorded.
 
 The consumers keep their thread numbers; the 128 producer threads come after them, and one of them runs a slice of the
-program: the TMA loads, the control flow around them and the scalars that both need. Each group of loads has a *full* mbarrier
-(the producer announces bytes, TMA completes it, the consumers wait) and, if its buffers are used again, a *free* mbarrier that
-every consumer thread arrives on after its last use and that the producer waits for.
+program: the TMA loads, the control flow around them and the scalars that both need. Each group of loads has a *full*
+mbarrier (the producer announces bytes, TMA completes it, the consumers wait) and, if its buffers are used again, a
+*free* mbarrier that every consumer thread arrives on after its last use and that the producer waits for.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from ptxtile.ir.statements import (
     While,
     seq,
 )
-from ptxtile.ir.tile_ops import Copy, CopyPath, Gemm, GemmPath
+from ptxtile.ir.tile_ops import Copy, CopyPath, Gemm, GemmPath, KeepRegisters
 from ptxtile.lower.options import Options
 from ptxtile.lower.overlap_gemms import overlap_gemm
 from ptxtile.lower.producer_slice import SliceRefused, producer_slice
@@ -83,10 +83,14 @@ def run(program: Program, target: Target, options: Options) -> Program:
     kernels, why = [], []
     stage = program.stage
     for kernel in program.kernels:
+        keep_registers = any(isinstance(node, KeepRegisters) for node in walk(kernel.body))
+        kernel = replace(kernel, body=_without(kernel.body, KeepRegisters)) if keep_registers else kernel
         refusal = _refusal(kernel, target, options)
         if not refusal:
             try:
                 kernel = _specialize(program, kernel)
+                if keep_registers:
+                    kernel = replace(kernel, body=_without(kernel.body, SetMaxRegisters))
                 stage = "async"
                 why.append(Why("specialize_warps", kernel.name, "producer and consumers", "asked for", kernel.location))
             except SliceRefused as refused:
@@ -95,6 +99,13 @@ def run(program: Program, target: Target, options: Options) -> Program:
             why.append(Why("specialize_warps", kernel.name, "no roles", refusal, kernel.location))
         kernels.append(kernel)
     return replace(program, kernels=tuple(kernels), stage=stage).with_why(*why)
+
+
+def _without(node: Any, kind: type) -> Any:
+    """``node`` without the statements of a kind."""
+    if isinstance(node, kind):
+        return Seq(())
+    return node if isinstance(node, Expr) else map_children(node, lambda child: _without(child, kind))
 
 
 def _refusal(kernel: Kernel, target: Target, options: Options) -> str:
@@ -137,8 +148,9 @@ def stages_of(loop: For) -> int:
 class _Handshake:
     """How the producer learns that a group's buffers may be filled again.
 
-    ``credit``: the first round needs no permission and the consumers release right after their last use in the loop body.
-    Otherwise the consumers grant each round just before they wait for it. ``stages``: versions of the group's tiles.
+    ``credit``: the first round needs no permission and the consumers release right after their last use in the loop
+    body. Otherwise the consumers grant each round just before they wait for it. ``stages``: versions of the group's
+    tiles.
     """
 
     free: Phase
@@ -299,7 +311,8 @@ def _handshakes(kernel: Kernel, groups: list[LoadGroup]) -> dict[int, _Handshake
 
 
 def _stages_around(body: Statement, group: LoadGroup) -> int:
-    """Stages of the pipelined loop that the group stands in; 1 when its tiles have other views, which have no versions."""
+    """Stages of the pipelined loop that the group stands in; 1 when its tiles have other views, which have no
+    versions."""
     names = {buffer.storage.name for buffer in group.buffers}
     if any(isinstance(node, View) and node.buffer.storage.name in names for node in walk(body)):
         return 1

@@ -1,7 +1,7 @@
 """Writes the inferred layouts into the tree, and routes accesses that are not local through shared memory.
 
-An :class:`Exchange` gives a loop its own shared copy of a fragment: written out before the loop, and read back after it if
-the loop writes. The copies run in the fragment's own layout, so they are local.
+An :class:`Exchange` gives a loop its own shared copy of a fragment: written out before the loop, and read back after it
+if the loop writes. The copies run in the fragment's own layout, so they are local.
 """
 
 from __future__ import annotations
@@ -50,7 +50,9 @@ def apply_layouts(
 
 
 def _describe(fragment: Fragment) -> str:
-    return f"thread {fragment.thread.shape}:{fragment.thread.stride}, value {fragment.value.shape}:{fragment.value.stride}"
+    return (
+        f"thread {fragment.thread.shape}:{fragment.thread.stride}, value {fragment.value.shape}:{fragment.value.stride}"
+    )
 
 
 class _FragmentLayouts(Rewriter):

@@ -202,7 +202,8 @@ class _Walker:
         trips: int | None,
         reads: list[Access],
     ) -> State | None:
-        """:meth:`_iterate`, walked once for each state at the entry: nested loops would double the work at each depth."""
+        """:meth:`_iterate`, walked once for each state at the entry: nested loops would double the work at each
+        depth."""
         key = (path, self.decisions_made, frozenset(state))
         if key not in self.known_exits:
             self.known_exits[key] = self._iterate(node, path, state, context, name, trips, reads)

@@ -1,10 +1,10 @@
 """Which scalars of a tile program have the same value in every thread of a CTA.
 
-A value is *thread-dependent* when it is computed from the thread index, from a thread-private buffer that was given such a
-value (or written under a condition that is thread-dependent), or read from memory at a thread-dependent address. Everything
-else (block indices, symbols, constants, loops over them, memory read at a uniform address, the result of an atomic operation
-that the block does once) is uniform: all threads agree.
-This is the tile-level question; where a barrier may stand in the lowered program is :mod:`ptxtile.lower.uniformity`.
+A value is *thread-dependent* when it is computed from the thread index, from a thread-private buffer that was given
+such a value (or written under a condition that is thread-dependent), or read from memory at a thread-dependent address.
+Everything else (block indices, symbols, constants, loops over them, memory read at a uniform address, the result of an
+atomic operation that the block does once) is uniform: all threads agree. This is the tile-level question; where a
+barrier may stand in the lowered program is :mod:`ptxtile.lower.uniformity`.
 """
 
 from __future__ import annotations

@@ -20,8 +20,8 @@ WARP = 32
 
 @dataclass(frozen=True, slots=True)
 class LoadGroup:
-    """Consecutive TMA loads that are waited for together. ``in_loop``: the group may run more than once, so its parity is
-    state; else the parity is 0."""
+    """Consecutive TMA loads that are waited for together. ``in_loop``: the group may run more than once, so its parity
+    is state; else the parity is 0."""
 
     number: int
     copies: tuple[Copy, ...]
@@ -116,7 +116,8 @@ def _is_load(statement: Statement) -> bool:
 def replace_groups(body: Statement, make: Callable[[LoadGroup], list[Statement]]) -> tuple[Statement, list[LoadGroup]]:
     """``body`` with each group of TMA loads replaced by what ``make`` gives for it, and the groups in program order.
 
-    A run of loads in one Seq is one group unless two of them fill the same storage. Allocations in between are moved up.
+    A run of loads in one Seq is one group unless two of them fill the same storage. Allocations in between are moved
+    up.
     """
     groups: list[LoadGroup] = []
 

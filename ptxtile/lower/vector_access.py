@@ -1,7 +1,7 @@
 """How many consecutive elements one instruction may move: contiguity, alignment and uniform guards, proven.
 
-PTX moves up to 16 bytes with one ``ld``/``st`` per thread (PTX ISA, «ld»: vectors of up to 128 bits), and the address must be
-a multiple of the access size.
+PTX moves up to 16 bytes with one ``ld``/``st`` per thread (PTX ISA, «ld»: vectors of up to 128 bits), and the address
+must be a multiple of the access size.
 """
 
 from __future__ import annotations
@@ -64,15 +64,16 @@ def memory_accesses(node: Any, conditions: tuple[Expr, ...] = ()) -> list[Memory
 
 
 class VectorWidths:
-    """Answers how wide an access may be along a variable; ``alignments`` gives the base alignment of tensors in bytes."""
+    """Answers how wide an access may be along a variable; ``alignments`` gives the base alignment of tensors in
+    bytes."""
 
     def __init__(self, analyzer: Analyzer, alignments: Mapping[str, int]) -> None:
         self.analyzer = analyzer
         self.alignments = alignments
 
     def width(self, access: MemoryAccess, var: Var, extent: int) -> int:
-        """The largest power of two w, up to 16 bytes, such that for var = w·q … w·q + w − 1 the access is one aligned run of
-        memory and its guards agree. 1 if there is none."""
+        """The largest power of two w, up to 16 bytes, such that for var = w·q … w·q + w − 1 the access is one aligned
+        run of memory and its guards agree. 1 if there is none."""
         buffer = access.buffer
         if buffer.dtype.bits % 8 or not access.indices:
             return 1
@@ -144,7 +145,9 @@ class VectorWidths:
         slope_right = self.analyzer.coefficient(right, var)
         if slope_left is None or slope_right is None:
             return False
-        rest = substitute(left, {var.name: constant(0, var.dtype)}) - substitute(right, {var.name: constant(0, var.dtype)})
+        rest = substitute(left, {var.name: constant(0, var.dtype)}) - substitute(
+            right, {var.name: constant(0, var.dtype)}
+        )
         slope = slope_left - slope_right
         if slope == 1:
             return self.analyzer.divisible(rest, width)

@@ -1,15 +1,16 @@
 """Vectorised loops become wide memory accesses around scalar code on registers.
 
-Input: thread stage. Output: thread stage without VECTORIZED loops. For ``for v in vectorized(V)``, each load of memory that
-moves along v becomes vector loads into V registers before the loop, each such store vector stores from V registers after it,
-as wide as alignment, contiguity and guards prove for that access alone. What remains is an UNROLLED loop on registers.
+Input: thread stage. Output: thread stage without VECTORIZED loops. For ``for v in vectorized(V)``, each load of memory
+that moves along v becomes vector loads into V registers before the loop, each such store vector stores from V registers
+after it, as wide as alignment, contiguity and guards prove for that access alone. What remains is an UNROLLED loop on
+registers.
 
-Around it, a loop over a thread's rounds of a T.Parallel (option ``independent``) is taken together with its lanes: loads of
-global memory for several rounds are issued before the first of their values is used, which hides latency that stores in
-between would expose.
+Around it, a loop over a thread's rounds of a T.Parallel (option ``independent``) is taken together with its lanes:
+loads of global memory for several rounds are issued before the first of their values is used, which hides latency that
+stores in between would expose.
 
-Lanes of a vectorised loop are independent (T.Parallel and T.vectorized promise it), so moving a load before and a store after
-the other lanes' work keeps the meaning, as long as within one lane no access passes a conflicting one.
+Lanes of a vectorised loop are independent (T.Parallel and T.vectorized promise it), so moving a load before and a store
+after the other lanes' work keeps the meaning, as long as within one lane no access passes a conflicting one.
 """
 
 from __future__ import annotations
@@ -48,9 +49,9 @@ from ptxtile.lower.vector_access import MEMORY, VECTOR_BYTES, MemoryAccess, Vect
 from ptxtile.target import Target
 
 BATCH_BYTES = 256
-"""Bytes of loaded values that a thread holds for a batch of rounds: 64 registers. Measured on an H200, float32 add in place,
-16384², tile 64×64, 128 threads: 0.975 × torch.add without batches, 0.977 with 64 bytes, 0.984 with 128, 0.989 with 256; where
-nothing aliases, ptxas moves the loads by itself."""
+"""Bytes of loaded values that a thread holds for a batch of rounds: 64 registers. Measured on an H200, float32 add in
+place, 16384², tile 64×64, 128 threads: 0.975 × torch.add without batches, 0.977 with 64 bytes, 0.984 with 128, 0.989
+with 256; where nothing aliases, ptxas moves the loads by itself."""
 REGISTER_BYTES = 4
 ANYTHING = "*"
 
@@ -95,7 +96,8 @@ class _Vectorizer(ScopedRewriter):
             return lanes, lanes.rewrite(loop.body, ())
 
     def _rounds(self, loop: For) -> Statement | None:
-        """A loop over rounds with the global loads of a batch of rounds in front; None where there is nothing to gain."""
+        """A loop over rounds with the global loads of a batch of rounds in front; None where there is nothing to
+        gain."""
         total = _count(loop)
         inner = loop.body
         if not (isinstance(inner, For) and inner.kind is LoopKind.VECTORIZED):
@@ -103,7 +105,9 @@ class _Vectorizer(ScopedRewriter):
             inner = For(lane, constant(0), constant(1), 1, LoopKind.VECTORIZED, loop.body, location=loop.location)
         if total is None or _count(inner) is None or any(isinstance(n, (For, While)) for n in walk(inner.body)):
             return None
-        if not any(isinstance(n, GpuOp) or (isinstance(n, Store) and n.buffer.scope in MEMORY) for n in walk(inner.body)):
+        if not any(
+            isinstance(n, GpuOp) or (isinstance(n, Store) and n.buffer.scope in MEMORY) for n in walk(inner.body)
+        ):
             return None  # nothing stands between the loads of two rounds
         names, self.names = self.names, self.names.copy()
         trial, _ = self._lanes(inner, Rounds(loop.var, total))
@@ -162,7 +166,8 @@ class Aliases:
 
 
 _Loaded = tuple[tuple[Expr, ...], Expr | None, Buffer]
-"""Conditions under which registers were loaded, what they hold where the last one fails (None: anything), the registers."""
+"""Conditions under which registers were loaded, what they hold where the last one fails (None: anything), the
+registers."""
 
 
 class _Lanes:
@@ -211,7 +216,8 @@ class _Lanes:
         return node
 
     def _needs_no_guard(self, then: Statement) -> bool:
-        """A value on its way to a guarded vector store may be computed for lanes that the guard drops, if it reads no memory."""
+        """A value on its way to a guarded vector store may be computed for lanes that the guard drops, if it reads no
+        memory."""
         return (
             isinstance(then, Store)
             and then.buffer.name in self.outgoing
@@ -234,9 +240,7 @@ class _Lanes:
             )
         if isinstance(node, (LogicalAnd, LogicalOr)):
             taken = node.left if isinstance(node, LogicalAnd) else logical_not(node.left)
-            return type(node)(
-                self.expression(node.left, conditions), self.expression(node.right, (*conditions, taken))
-            )
+            return type(node)(self.expression(node.left, conditions), self.expression(node.right, (*conditions, taken)))
         if isinstance(node, Load):
             moved = self._load(node, conditions, None)
             if moved is not None:
@@ -268,7 +272,9 @@ class _Lanes:
         for known, instead, registers in entries:
             if all(condition in conditions for condition in known):  # loaded already wherever this load happens
                 if otherwise is not None and (known, instead) != (conditions, otherwise):
-                    return None  # the Select stays, since the registers hold something else where it takes the other side
+                    return (
+                        None  # the Select stays, since the registers hold something else where it takes the other side
+                    )
                 return load(registers, (self._register(self.var, rounds),))
         if not self._movable((*node.indices, *conditions)):
             return None
@@ -334,8 +340,8 @@ class _Lanes:
         return self._gathered(node, value, access, VECTOR_BYTES) or plain
 
     def _side_effect(self, node: GpuOp, conditions: tuple[Expr, ...]) -> Statement:
-        """Nothing moves across an operation with effects of its own. Atomic additions of a lane that end its work are joined
-        to those of the next lanes."""
+        """Nothing moves across an operation with effects of its own. Atomic additions of a lane that end its work are
+        joined to those of the next lanes."""
         changed = map_children(node, lambda e: self.expression(e, conditions) if isinstance(e, Expr) else e)
         self.after_side_effect = True
         if not isinstance(node, Atomic) or node.result is not None or self.reads[id(node)]:
@@ -346,8 +352,8 @@ class _Lanes:
         return self._gathered(node, changed.value, access, vector_lanes(node.operator, node.buffer)) or changed
 
     def _gathered(self, node: Store | Atomic, value: Expr, access: MemoryAccess, most: int) -> Statement | None:
-        """The store of one lane's ``value`` into registers that a wide ``node`` reads after the loop; None where it cannot be
-        wide. ``most``: elements."""
+        """The store of one lane's ``value`` into registers that a wide ``node`` reads after the loop; None where it
+        cannot be wide. ``most``: elements."""
         width = min(most, self.owner.widths.width(access, self.var, self.extent))
         if width == 1:
             return None
@@ -371,8 +377,8 @@ def _has_load(expression: Expr) -> bool:
 
 
 def _reads_after_writes(body: Statement) -> Mapping[int, list[str]]:
-    """For each store and GPU op (by identity) the storages that are read or written after it in program order; an operation
-    with effects of its own counts as ANYTHING, private storages do not count after one."""
+    """For each store and GPU op (by identity) the storages that are read or written after it in program order; an
+    operation with effects of its own counts as ANYTHING, private storages do not count after one."""
     sequence: list[Any] = []
 
     def visit(node: Any) -> None:

@@ -1,8 +1,8 @@
 """Atomic operations: the instruction where there is one for the dtype, else a loop of compare-and-swap.
 
-The templates are made from a few tables, since operator, type, memory order and state space combine freely (PTX ISA, «atom»,
-«red», «ld», «st», «fence»; the forms here are those of PTX ISA 6.0 and sm_70 unless a row says otherwise). All have the scope
-of the device.
+The templates are made from a few tables, since operator, type, memory order and state space combine freely (PTX ISA,
+«atom», «red», «ld», «st», «fence»; the forms here are those of PTX ISA 6.0 and sm_70 unless a row says otherwise). All
+have the scope of the device.
 """
 
 from __future__ import annotations
@@ -31,7 +31,11 @@ def run(context: Context, node: Atomic | AtomicLoad | AtomicStore) -> None:
         inline_ptx.write(context.writer, fence, ())
     index = scalar(context, node.indices[0])
     if isinstance(node, AtomicLoad):
-        _result(context, node.result, [_load(context, node.buffer, index, "acquire" if node.order != "relaxed" else "relaxed")])
+        _result(
+            context,
+            node.result,
+            [_load(context, node.buffer, index, "acquire" if node.order != "relaxed" else "relaxed")],
+        )
         return
     values = evaluate(context, node.value)
     if isinstance(node, AtomicStore):
@@ -93,7 +97,9 @@ def _instruction(context: Context, operator: str, dtype: DType) -> str | None:
     if dtype.is_float:
         if operator != "add" or (dtype.element_name == "bfloat16" and not _has_bfloat(context)):
             return None
-        return {"float16": "noftz.f16", "bfloat16": "noftz.bf16", "float32": "f32", "float64": "f64"}[dtype.element_name]
+        return {"float16": "noftz.f16", "bfloat16": "noftz.bf16", "float32": "f32", "float64": "f64"}[
+            dtype.element_name
+        ]
     signed = dtype.is_signed and not (operator == "add" and dtype.bits == 64)  # wraps alike; add has no s64
     return f"{'s' if signed else 'u'}{dtype.bits}"
 
@@ -174,7 +180,11 @@ def _from_bits(context: Context, bits: str, dtype: DType) -> Value:
     if dtype.kind is Kind.BOOL:
         return writer.value(f"icmp ne i8 {bits}, 0", dtype)
     kind = memory_type(dtype)
-    return Value(bits, dtype.element) if kind.startswith("i") else writer.value(f"bitcast i{dtype.bits} {bits} to {kind}", dtype)
+    return (
+        Value(bits, dtype.element)
+        if kind.startswith("i")
+        else writer.value(f"bitcast i{dtype.bits} {bits} to {kind}", dtype)
+    )
 
 
 # -- loads and stores ----------------------------------------
@@ -208,9 +218,7 @@ def _store(context: Context, buffer: Buffer, index: Value, value: Value, order: 
 
 
 # -- compare and swap ----------------------------------------
-def _compare_and_swap(
-    context: Context, operator: str, buffer: Buffer, index: Value, value: Value, order: str
-) -> Value:
+def _compare_and_swap(context: Context, operator: str, buffer: Buffer, index: Value, value: Value, order: str) -> Value:
     """A loop that computes the new value and swaps it in unless another thread was faster; gives the value from before.
 
     ``atom.cas`` takes 16, 32 and 64 bits (16: PTX ISA 6.3, sm_70); a byte is swapped within its aligned 32-bit word.
@@ -238,7 +246,8 @@ def _compare_and_swap(
             raise writer.error(f"the operator {operator} of {dtype} has control flow, which a swap loop cannot have")
         register = _CONSTRAINTS[width]
         name = f"atom.{order}.gpu.{space}.cas.b{width}"
-        template = InlinePtx(name, f"{name} $0, [$1], $2, $3;", f"={register},{letter[0]},{register},{register},~{{memory}}",
+        constraints = f"={register},{letter[0]},{register},{register},~{{memory}}"
+        template = InlinePtx(name, f"{name} $0, [$1], $2, $3;", constraints,
                              (letter[1], f"i{width}", f"i{width}"), SECTION, result=f"i{width}")  # fmt: skip
         (found,) = inline_ptx.write(writer, template, (address, seen, bits))
         writer.lines.append(f"  {following} = add i{width} {found}, 0{writer.debug}")

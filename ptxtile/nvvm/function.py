@@ -93,6 +93,11 @@ class FunctionWriter:
         yield
         self._known.pop()
 
+    @property
+    def is_conditional(self) -> bool:
+        """Whether what is written now may never run."""
+        return len(self._known) > 1
+
     def value(self, text: str, dtype: DType) -> Value:
         return Value(self.register(text), dtype.element)
 

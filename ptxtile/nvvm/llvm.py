@@ -10,6 +10,7 @@ import time
 from typing import TYPE_CHECKING
 
 from ptxtile.errors import CompileError
+from ptxtile.nvvm.assembler_faults import avoid_faults
 from ptxtile.nvvm.module import TRIPLE
 from ptxtile.target import Target
 
@@ -84,6 +85,6 @@ def compile_text(text: str, target: Target, isa: tuple[int, int], *, inline: boo
     step("parse")
     _optimize(module, machine, inline)
     step("optimize")
-    ptx = machine.emit_assembly(module)
+    ptx = avoid_faults(machine.emit_assembly(module))
     step("emit")
     return ptx, timings

@@ -6,14 +6,13 @@ from collections.abc import Callable
 
 from ptxtile.ir import manual_ops
 from ptxtile.ir.tile_ops import Print
-from ptxtile.ir.types import DType
+from ptxtile.ir.types import DType, int32
 from ptxtile.nvvm import inline_ptx, memory, printing
 from ptxtile.nvvm.context import Context
 from ptxtile.nvvm.dtypes import value_type
 from ptxtile.nvvm.expressions import scalar
 from ptxtile.nvvm.function import Value, constant_value
 from ptxtile.nvvm.ptx_template import InlinePtx
-from ptxtile.ir.types import int32
 
 MBARRIER_BYTES = 8
 _REGISTERS = {("int", 16): "h", ("int", 32): "r", ("int", 64): "l", ("float", 32): "f", ("float", 64): "d"}
@@ -28,8 +27,8 @@ def _expect(context: Context, node: manual_ops.MbarrierExpectTx) -> None:
     inline_ptx.call(context.writer, "mbarrier_expect_tx", barrier, str(node.bytes))
 
 
-def _assert(context: Context, node: manual_ops.Assert) -> None:
-    """A branch that prints and traps. A trap ends the whole grid with an error that the next call of the driver reports."""
+def _assert(context: Context, node: manual_ops.DeviceAssert) -> None:
+    """A branch that prints and traps: the whole grid ends with an error that the next call of the driver reports."""
     writer = context.writer
     condition = scalar(context, node.condition)
     if condition.constant is not None and condition.constant:
@@ -63,8 +62,8 @@ def _inline(context: Context, node: manual_ops.InlinePtx) -> None:
         results.append((result, kind))
         registers.insert(len(results) - 1, "=&" + register)
     template = InlinePtx(
-        f"inline PTX {len(module.isa_reasons)}", _escaped(node.template), ",".join([*registers, "~{memory}"]), tuple(kinds),
-        "the user's", convergent=True, results=tuple(kind for _, kind in results),
+        f"inline PTX {len(module.isa_reasons)}", _escaped(node.template), ",".join([*registers, "~{memory}"]),
+        tuple(kinds), "the user's", convergent=True, results=tuple(kind for _, kind in results),
         result=results[0][1] if len(results) == 1 else "void",
     )  # fmt: skip
     for (result, kind), text in zip(results, inline_ptx.write(writer, template, operands), strict=True):
@@ -90,6 +89,6 @@ def _escaped(template: str) -> str:
 RULES: dict[type, Callable[..., None]] = {
     manual_ops.BarArrive: _arrive,
     manual_ops.MbarrierExpectTx: _expect,
-    manual_ops.Assert: _assert,
+    manual_ops.DeviceAssert: _assert,
     manual_ops.InlinePtx: _inline,
 }

@@ -157,8 +157,9 @@ class WgmmaBlock:
                 predicate = f"setp.ne.b32 P, {operand(step.accumulate, 'i32')}, 0;"
                 lines.append(f"{{ .reg .pred P; {predicate} {line}, P{step.flags}; }}")
         mixed = any(name in line for line in lines for name in _MIXED_INTEGERS)
-        template = operation("wgmma_mixed" if mixed else "wgmma", " ".join(lines), ",".join(constraints), tuple(kinds),
-                             _WGMMA, Feature.WGMMA, isa=(8, 4) if mixed else (8, 0), results=tuple(results))  # fmt: skip
+        name, isa = ("wgmma_mixed", (8, 4)) if mixed else ("wgmma", (8, 0))
+        template = operation(name, " ".join(lines), ",".join(constraints), tuple(kinds), _WGMMA, Feature.WGMMA, isa=isa,
+                             results=tuple(results))  # fmt: skip
         return template, operands
 
 

@@ -12,7 +12,7 @@ from ptxtile.ir.buffers import Buffer, Scope
 from ptxtile.ir.types import DType, Kind
 from ptxtile.nvvm.context import Context
 from ptxtile.nvvm.dtypes import memory_type, value_type
-from ptxtile.nvvm.function import Value
+from ptxtile.nvvm.function import Value, constant_value
 
 _ADDRESS_SPACES = {Scope.GLOBAL: " addrspace(1)", Scope.SHARED: " addrspace(3)", Scope.LOCAL: ""}
 
@@ -37,7 +37,9 @@ def allocate(context: Context, buffer: Buffer) -> None:
 
 
 # -- registers ----------------------------------------
-def _slots(context: Context, buffer: Buffer, index: Value, lanes: int) -> list[str]:
+def _slots(context: Context, buffer: Buffer, index: Value, lanes: int, *, may_be_outside: bool) -> list[str] | None:
+    """The slots from ``index`` on. None: out of range, where that is legal because the access never happens; the guard
+    of an expanded iteration may depend on the thread, so that it is not known to fail."""
     writer = context.writer
     slots = context.registers.get(buffer.storage.name)
     if slots is None:
@@ -52,6 +54,8 @@ def _slots(context: Context, buffer: Buffer, index: Value, lanes: int) -> list[s
         raise writer.error(f"{buffer.name} views registers of elements of another width")
     first = int(index.constant)
     if first < 0 or first + lanes > len(slots):
+        if may_be_outside:
+            return None
         raise writer.error(f"index {first} of {buffer.name} is out of range", expected=f"0 to {len(slots) - lanes}")
     return slots[first : first + lanes]
 
@@ -115,7 +119,9 @@ def load(context: Context, buffer: Buffer, index: Value, dtype: DType) -> tuple[
     """The elements from ``index`` on, one Value for each lane of ``dtype``."""
     writer, lanes, element = context.writer, dtype.lanes, dtype.element
     if buffer.scope is Scope.REGISTER:
-        slots = _slots(context, buffer, index, lanes)
+        slots = _slots(context, buffer, index, lanes, may_be_outside=True)
+        if slots is None:
+            return tuple(constant_value(0, element) for _ in range(lanes))
         kept = context.register_types[buffer.storage.name]
         return tuple(_load_slot(context, slot, kept, element) for slot in slots)
     kind = memory_type(element)
@@ -141,7 +147,8 @@ def store(context: Context, buffer: Buffer, index: Value, values: Sequence[Value
     writer, lanes, element = context.writer, len(values), buffer.dtype.element
     if buffer.scope is Scope.REGISTER:
         kept = context.register_types.get(buffer.storage.name, element)
-        for slot, value in zip(_slots(context, buffer, index, lanes), values, strict=True):
+        slots = _slots(context, buffer, index, lanes, may_be_outside=writer.is_conditional)
+        for slot, value in zip(slots or (), values if slots else (), strict=True):
             changed = reinterpret(context, writer.operand(value), value_type(value.dtype), kept)
             writer.line(f"store {value_type(kept)} {changed.text}, ptr {slot}")
         return

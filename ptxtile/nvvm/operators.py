@@ -148,7 +148,7 @@ def _shift(writer: FunctionWriter, operator: str, left: Value, right: Value) -> 
     if arithmetic:
         count = writer.register(f"select i1 {inside}, {kind} {b}, {kind} {dtype.bits - 1}")
         return writer.value(f"{instruction} {kind} {a}, {count}", dtype)
-    # Not the select again: LLVM 22 folds select(b < 64, a << b, 0) into PTX's clamping shift, whose count it truncates to
+    # Not the select again: LLVM 22 folds select(b < 64, a << b, 0) into PTX's clamping shift, whose count it cuts to
     # 32 bits first, so that a count of 2³² shifted by 0 (seen on an H200).
     count = writer.register(f"and {kind} {b}, {dtype.bits - 1}")
     shifted = writer.value(f"{instruction} {kind} {a}, {count}", dtype)

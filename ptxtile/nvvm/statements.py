@@ -15,7 +15,6 @@ from ptxtile.nvvm.dtypes import value_type
 from ptxtile.nvvm.expressions import evaluate, scalar
 from ptxtile.nvvm.function import Value, constant_value
 
-
 _BETWEEN_WGMMA = (ir.Seq, ir.Let, ir.For, Wgmma, WgmmaFence, WgmmaCommitGroup)
 """Statements that may come between wgmma instructions that are written together; a loop that is not expanded starts a
 block of LLVM's, which ends them too."""

@@ -7,13 +7,13 @@ from collections.abc import Callable
 from ptxtile.ir import tensor_core_ops as ir
 from ptxtile.ir.buffers import Buffer
 from ptxtile.ir.expressions import Expr
+from ptxtile.ir.types import int32
 from ptxtile.nvvm import inline_ptx, matrix_ptx, memory
 from ptxtile.nvvm.context import Context
 from ptxtile.nvvm.dtypes import value_type
 from ptxtile.nvvm.expressions import scalar
 from ptxtile.nvvm.function import Value, constant_value
 from ptxtile.nvvm.matrix_ptx import Accumulator, Multiplication, WgmmaBlock
-from ptxtile.ir.types import int32
 
 
 # -- fragments ----------------------------------------

@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import ctypes
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ptxtile.errors import ArgumentError
@@ -36,34 +38,67 @@ _PACKED_AS_FLOATS = frozenset({"float32", "float64"})
 """Formats that ``struct`` packs with the bits, and the refusals, of :mod:`ptxtile.runtime.scalars`."""
 
 
+@dataclass(frozen=True, slots=True)
+class CheckedCall:
+    """What a plan takes from a call that has passed every check. No tensor is in it, so that none is kept alive.
+
+    symbols, scalars, grids: as in :class:`Binding`. allocated: shape and dtype of each allocation of the record.
+    mapped: addresses of the tensors that have a tensor map. ``owner``: whatever the caller keeps with the plan.
+    """
+
+    executable: Executable
+    symbols: Mapping[str, int]
+    scalars: Mapping[str, int | float]
+    grids: tuple[tuple[int, int, int], ...]
+    device: torch.device
+    allocated: tuple[tuple[torch.Size, torch.dtype], ...]
+    mapped: Mapping[str, int]
+    owner: Any
+
+    @classmethod
+    def of_binding(cls, executable: Executable, binding: Binding, owner: Any) -> CheckedCall:
+        record, tensors = executable.record, binding.tensors
+        made = [tensors[allocation.name] for allocation in record.allocations]
+        return cls(
+            executable,
+            binding.symbols,
+            binding.scalars,
+            binding.grids,
+            binding.device,
+            tuple([(tensor.shape, tensor.dtype) for tensor in made]),
+            {tensor_map.tensor: tensors[tensor_map.tensor].data_ptr() for tensor_map in record.tensor_maps},
+            owner,
+        )
+
+
 class CallPlan:
-    """A call of ``executable`` with arguments like those of ``binding``; ``owner`` is whatever the caller keeps with it.
+    """Calls like ``call``.
 
     Any number of threads may run a plan at once: each takes a :class:`_Frame`, memory for one call, from the plan's
     stack of free ones.
     """
 
-    def __init__(self, executable: Executable, binding: Binding, owner: Any) -> None:
-        record = executable.record
-        self.owner = owner
-        self._executable = executable
-        self._device = binding.device.index or 0
+    def __init__(self, call: CheckedCall) -> None:
+        record = call.executable.record
+        self.owner = call.owner
+        self._executable = call.executable
+        self._device = call.device.index or 0
         self.launches = tuple(
-            (launch, grid) for launch, grid in zip(record.launches, binding.grids, strict=True) if 0 not in grid
+            (launch, grid) for launch, grid in zip(record.launches, call.grids, strict=True) if 0 not in grid
         )
-        self.layout = _ValueLayout(record, binding, self.launches)
+        self.layout = _ValueLayout(record, call, self.launches)
         self._pack_into = self.layout.packing.pack_into
         self._conversions = _conversions(record, self.layout)
-        self._templates = tuple(_template(binding.tensors[allocation.name]) for allocation in record.allocations)
+        self._allocate = tuple(_allocator(shape, dtype, call.device) for shape, dtype in call.allocated)
         self._returned = _returned(record)
         self._frames: list[_Frame] = []
         if self.launches:
-            self._prepare(binding)
+            self._prepare(call)
 
-    def _prepare(self, binding: Binding) -> None:
+    def _prepare(self, call: CheckedCall) -> None:
         driver = self.driver = cuda.initialised()
         self.functions = self._executable.load(self._device).functions
-        self.maps = _maps(self._executable.record, self.launches, binding)
+        self.maps = _maps(self._executable.record, self.launches, call)
         self._context = driver.primary_contexts[self._device]
         self._read_context = driver.by_address(GET_CONTEXT)
         self._launch_kernel = driver.by_address(LAUNCH_KERNEL)
@@ -75,7 +110,7 @@ class CallPlan:
         ``addresses`` of the tensors and ``numbers`` among ``args``, each in order. :data:`UNFIT` when a number does not
         fit; errors as :meth:`Executable.launch`.
         """
-        made = [_allocate_like(template) for template in self._templates]
+        made = [allocate() for allocate in self._allocate]
         values = [*addresses, *[tensor.data_ptr() for tensor in made], *numbers]
         try:
             frame = self._frames.pop()
@@ -96,7 +131,7 @@ class CallPlan:
         results = [args[position] if position >= 0 else made[~position] for position in returned]
         return results[0] if len(results) == 1 else tuple(results)
 
-    def _launch(self, frame: _Frame, values: Sequence[int | float]) -> None:
+    def _launch(self, frame: _Frame, values: Sequence[Any]) -> None:
         pushed = False
         if self._read_context(frame.context_address) or frame.context.value != self._context:
             pushed = context.enter(self.driver, self._device)
@@ -176,13 +211,15 @@ class _Frame:
 
 
 class _ValueLayout:
-    """Where addresses and numbers lie in a frame: first what changes with every call (the addresses of the tensors that
-    are passed and of those that are allocated, then the numbers that are passed, each in the order of the record), which
-    ``packing`` writes at once; then what the key fixes, ``constants`` as (offset, bytes). Each value at its natural
-    alignment."""
+    """Where addresses and numbers lie in a frame.
+
+    First what changes with every call, which ``packing`` writes at once: the addresses of the tensors that are passed
+    and of those that are allocated, then the numbers that are passed, each in the order of the record. Then what the
+    key fixes, ``constants`` as (offset, bytes). Each value at its natural alignment.
+    """
 
     def __init__(
-        self, record: LaunchRecord, binding: Binding, launches: Sequence[tuple[KernelLaunch, tuple[int, ...]]]
+        self, record: LaunchRecord, call: CheckedCall, launches: Sequence[tuple[KernelLaunch, tuple[int, ...]]]
     ) -> None:
         tensors = [argument.name for argument in record.arguments if not isinstance(argument, ScalarArgument)]
         tensors += [allocation.name for allocation in record.allocations]
@@ -204,7 +241,7 @@ class _ValueLayout:
                 if parameter.kind == "scalar" and self._passed(parameter) is None:
                     end += -end % 8
                     self._constants[position, parameter.name] = end
-                    content = _constant(parameter, binding)
+                    content = _constant(parameter, call)
                     self.constants.append((end, content))
                     end += len(content)
         self.bytes = end + -end % 8
@@ -226,7 +263,7 @@ class _ValueLayout:
 
 
 def passed_unchanged(record: LaunchRecord, parameter: KernelParameter) -> bool:
-    """Whether a scalar parameter is a number of the call in its own dtype, so that its value needs no plan of its own."""
+    """Whether a scalar parameter is a number of the call in its own dtype, so that it needs no plan for each value."""
     name = parameter.name if parameter.value is None else getattr(parameter.value, "name", None)
     return any(
         isinstance(argument, ScalarArgument) and (argument.name, argument.dtype) == (name, parameter.dtype)
@@ -234,12 +271,12 @@ def passed_unchanged(record: LaunchRecord, parameter: KernelParameter) -> bool:
     )
 
 
-def _constant(parameter: KernelParameter, binding: Binding) -> bytes:
+def _constant(parameter: KernelParameter, call: CheckedCall) -> bytes:
     element = FORMATS[parameter.dtype]
     if parameter.value is None:
-        value = encode(binding.scalars[parameter.name], element)
+        value = encode(call.scalars[parameter.name], element)
     else:
-        value = evaluate_size(parameter.value, binding.symbols)
+        value = evaluate_size(parameter.value, call.symbols)
     return struct.pack("<" + element.packing, value)
 
 
@@ -258,38 +295,31 @@ def _converter(dtype: str, subject: str) -> Callable[[Any], int | float]:
 
 
 def _maps(
-    record: LaunchRecord, launches: Sequence[tuple[KernelLaunch, tuple[int, ...]]], binding: Binding
+    record: LaunchRecord, launches: Sequence[tuple[KernelLaunch, tuple[int, ...]]], call: CheckedCall
 ) -> tuple[tuple[str, str, tensor_maps.TiledMap, str, int], ...]:
     """(name, tensor, the map of this call's tensor, how errors start, offset in bytes) of the maps that are used."""
     found = []
     for tensor_map in maps_used(record.tensor_maps, [launch for launch, _ in launches]):
-        address = binding.tensors[tensor_map.tensor].data_ptr()
-        tiled = tensor_maps.describe(tensor_map, address, binding.symbols, record.name)
+        tiled = tensor_maps.describe(tensor_map, call.mapped[tensor_map.tensor], call.symbols, record.name)
         subject = f"{record.name}: the tensor map of {tensor_map.tensor!r}"
         found.append((tensor_map.name, tensor_map.tensor, tiled, subject, tensor_map.offset))
     return tuple(found)
 
 
-def _template(allocated: torch.Tensor) -> torch.Tensor:
-    """A tensor of the shape, dtype and device of ``allocated`` with the memory of one element."""
+def _allocator(shape: torch.Size, dtype: torch.dtype, device: torch.device) -> Callable[[], torch.Tensor]:
+    """What makes a new contiguous tensor.
+
+    empty_like of a stand-in (with the memory of one element) takes half the time of empty, which reads shape, dtype and
+    device from Python objects at each call.
+    """
     import torch
 
-    one = torch.empty((1,) * allocated.dim(), dtype=allocated.dtype, device=allocated.device)
-    return one.expand(allocated.shape)
-
-
-def _allocate_like(template: torch.Tensor) -> torch.Tensor:
-    """A new contiguous tensor like ``template``. empty_like reads shape, dtype and device from the tensor itself, which
-    takes half the time that empty takes to read them from Python objects."""
-    import torch
-
-    return torch.empty_like(template, memory_format=torch.contiguous_format)
+    one = torch.empty((1,) * len(shape), dtype=dtype, device=device)
+    return partial(torch.empty_like, one.expand(shape), memory_format=torch.contiguous_format)
 
 
 def _returned(record: LaunchRecord) -> tuple[int, ...]:
     """For each result the position of the argument, or ``~`` the position of the allocation."""
     arguments = [argument.name for argument in record.arguments]
     allocations = [allocation.name for allocation in record.allocations]
-    return tuple(
-        arguments.index(name) if name in arguments else ~allocations.index(name) for name in record.returns
-    )
+    return tuple(arguments.index(name) if name in arguments else ~allocations.index(name) for name in record.returns)

@@ -42,8 +42,8 @@ _PROTOTYPES = {
     ),
     GET_CONTEXT: ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p),  # CUresult (CUcontext*)
 }
-"""The functions that are called at every launch, called by address: that takes a fifth of the time of a call through the
-bindings (and the bindings' CUtensorMap objects lie on 16-byte boundaries, while the driver wants 64)."""
+"""The functions of every launch, called by address, which takes a fifth of the time of a call through the bindings.
+Besides, the bindings' CUtensorMap objects lie on 16-byte boundaries, and the driver wants 64."""
 
 
 @dataclass(frozen=True, slots=True)

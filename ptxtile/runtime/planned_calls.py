@@ -19,7 +19,7 @@ from typing import Any
 
 from ptxtile.launch_record import LaunchRecord, ScalarArgument, SizeOperation, Symbol, TensorArgument
 from ptxtile.runtime.arguments import Binding
-from ptxtile.runtime.call_plan import CallPlan, passed_unchanged
+from ptxtile.runtime.call_plan import CallPlan, CheckedCall, passed_unchanged
 from ptxtile.runtime.dtypes import FORMATS
 from ptxtile.runtime.executable import Executable
 from ptxtile.runtime.symbols import symbols_of
@@ -37,7 +37,8 @@ class _Family:
     """The plans of calls with one key, by what costs more to read: which tensors overlap in memory, and the values of
     those integers that sizes depend on.
 
-    ``extents``: bytes from the first to behind the last element of each tensor. ``sizing``: positions among the numbers.
+    ``extents``: bytes from the first to behind the last element of each tensor. ``sizing``: positions among the
+    numbers.
     """
 
     __slots__ = ("extents", "latest", "plans", "sizing")
@@ -45,7 +46,7 @@ class _Family:
     def __init__(self, extents: Sequence[int], sizing: frozenset[int]) -> None:
         self.extents = extents
         self.sizing = tuple(sorted(sizing))
-        self.plans: dict[tuple[Any, ...], CallPlan] = {}
+        self.plans: dict[tuple[Any, ...], CallPlan | CheckedCall] = {}
         self.latest: tuple[Sequence[int], tuple[int, ...]] = ((), ())
 
     def choice(self, addresses: Sequence[int], numbers: Sequence[int | float]) -> tuple[Any, ...]:
@@ -59,11 +60,15 @@ class _Family:
 
 
 class PlannedCalls:
-    """Plans by key."""
+    """Plans by key.
+
+    A plan is worked out when its call comes a second time, so that calls whose sizes are always new do not pay for it.
+    """
 
     def __init__(self) -> None:
         self._families: dict[tuple[Any, ...], _Family] = {}
         self._tensor_types: frozenset[type] = frozenset()
+        self._sizing: dict[Executable, frozenset[int]] = {}
         self._count = 0
         self._lock = threading.Lock()
         _ALL.add(self)
@@ -87,11 +92,16 @@ class PlannedCalls:
         family = families.get(key)
         if family is None:
             return None
-        plan = family.plans.get(family.choice(addresses, numbers))
-        return None if plan is None else (plan, addresses, numbers)
+        choice = family.choice(addresses, numbers)
+        plan = family.plans.get(choice)
+        if plan is None:
+            return None
+        if isinstance(plan, CheckedCall):
+            plan = family.plans[choice] = CallPlan(plan)  # two threads may each make one: either is right
+        return plan, addresses, numbers
 
     def remember(self, args: Sequence[Any], executable: Executable, binding: Binding, owner: Any) -> None:
-        """Make a plan of the call of ``executable`` with ``args`` that has just succeeded, if a plan can stand for it."""
+        """Note the call of ``executable`` with ``args`` that has just succeeded, if a plan can stand for it."""
         import torch
 
         self._tensor_types = frozenset({torch.Tensor, torch.nn.Parameter})
@@ -99,17 +109,19 @@ class PlannedCalls:
         if read is None or not _plannable(executable.record, args, binding):
             return
         key, addresses, numbers = read
-        plan = CallPlan(executable, binding, owner)
+        call = CheckedCall.of_binding(executable, binding, owner)
         with self._lock:
             if self._count >= PLANS_KEPT:
                 self.clear()
             family = self._families.get(key)
-            sizing = _sizing(executable.record)
+            sizing = self._sizing.get(executable)
+            if sizing is None:
+                sizing = self._sizing[executable] = _sizing(executable.record)
             if family is None or not sizing.issubset(family.sizing):
                 extents = [extent(value) for value in args if isinstance(value, torch.Tensor)]
                 family = _Family(extents, sizing if family is None else sizing.union(family.sizing))
                 self._families[key] = family
-            family.plans[family.choice(addresses, numbers)] = plan
+            family.plans[family.choice(addresses, numbers)] = call
             self._count += 1
 
     def _read(self, args: Sequence[Any]) -> tuple[tuple[Any, ...], list[int], list[int | float]] | None:
@@ -152,10 +164,7 @@ def overlapping(addresses: Sequence[int], extents: Sequence[int]) -> tuple[int, 
     if all(map(ge, sorted(addresses)[1:], sorted(stops))):
         return ()
     return tuple(
-        i * count + j
-        for i in range(count)
-        for j in range(i)
-        if addresses[i] < stops[j] and addresses[j] < stops[i]
+        i * count + j for i in range(count) for j in range(i) if addresses[i] < stops[j] and addresses[j] < stops[i]
     )
 
 
@@ -195,9 +204,7 @@ def _sizing(record: LaunchRecord) -> frozenset[int]:
         sizes += (*tensor_map.dimensions, *tensor_map.strides)
     for launch in record.launches:
         sizes += launch.grid
-        sizes += (
-            p.value for p in launch.parameters if p.value is not None and not passed_unchanged(record, p)
-        )
+        sizes += (p.value for p in launch.parameters if p.value is not None and not passed_unchanged(record, p))
     names = set(_names(sizes))
     numbers = [argument for argument in record.arguments if isinstance(argument, ScalarArgument)]
     return frozenset(position for position, number in enumerate(numbers) if number.name in names)

@@ -140,7 +140,7 @@ class MapEncoder:
         at_sizes, at_boxes = ctypes.addressof(sizes), ctypes.addressof(boxes)
         number, pointer = ctypes.c_int, ctypes.c_void_p
         self._global = pointer(0)
-        # Ready-made C values: ctypes takes them as they are, where it would convert twelve Python integers at each call.
+        # Ready-made C values, which ctypes takes as they are: it would convert twelve Python integers at each call.
         self._arguments = (
             pointer(target), number(tiled.data_type), ctypes.c_uint32(rank), self._global, pointer(at_sizes),
             pointer(at_sizes + 8 * rank), pointer(at_boxes), pointer(at_boxes + 4 * rank), number(_INTERLEAVE_NONE),

@@ -1,7 +1,8 @@
 """Fragments: which thread holds which element of a matrix (PTX ISA 9.7.14.5 and 9.7.15.5.1.1, the figures and formulas
 of each shape), and moving them between registers and NumPy matrices.
 
-Here g is a thread's number in its warp divided by 4 and q the remainder, as groupID and threadID_in_group in the manual.
+Here g is a thread's number in its warp divided by 4 and q the remainder, as groupID and threadID_in_group in the
+manual.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ Places = tuple[np.ndarray, np.ndarray]
 
 @cache
 def operand_a(m: int, k: int, bits: int) -> Places:
-    """A of mma.sync: elements of one 32-bit register are neighbours in a row; registers alternate between the rows g and
-    g + 8 and then go on along the columns. A 64-bit element is a register of its own."""
+    """A of mma.sync: elements of one 32-bit register are neighbours in a row; registers alternate between the rows g
+    and g + 8 and then go on along the columns. A 64-bit element is a register of its own."""
     packed = max(1, 32 // bits)
     thread, element = np.arange(WARP)[:, None], np.arange(m * k // WARP)[None, :]
     register, inside = element // packed, element % packed
@@ -80,7 +81,8 @@ def whole_groups(threads: Threads, name: str, mask: Mask, size: int) -> np.ndarr
         )
     lanes = np.ones(shape, dtype=bool) if mask is None else np.broadcast_to(mask, shape)
     by_group = lanes.reshape(shape[0], -1, size)
-    some, whole = by_group.any(axis=2), by_group.all(axis=2)
+    some: np.ndarray = by_group.any(axis=2)
+    whole: np.ndarray = by_group.all(axis=2)
     if (some & ~whole).any():
         cta, group = (int(found[0]) for found in np.nonzero(some & ~whole))
         first = threads.first_thread + group * size

@@ -68,14 +68,15 @@ class CtaGroup:
 
     def cluster_members(self) -> np.ndarray:
         """[CTA, rank]: the CTAs of each one's cluster by rank, as positions in this group, which holds all of them."""
-        if self._members is None:
+        members = self._members
+        if members is None:
             sizes, grid = self.context.kernel.cluster, self.context.grid
             own = np.array([self.block_index(cta) for cta in range(self.ctas)]).reshape(self.ctas, 3)
             rank = np.arange(sizes[0] * sizes[1] * sizes[2])
             inside = np.stack([rank % sizes[0], rank // sizes[0] % sizes[1], rank // (sizes[0] * sizes[1])], axis=1)
             x, y, z = np.moveaxis((own // sizes * sizes)[:, None, :] + inside[None, :, :], 2, 0)
-            self._members = x + grid[0] * (y + grid[1] * z) - self.first
-        return self._members
+            members = self._members = x + grid[0] * (y + grid[1] * z) - self.first
+        return members
 
     def cluster_barrier(self) -> ClusterBarrier:
         if self._cluster_barrier is None:

@@ -429,6 +429,33 @@ def atomic_store(A, C, E, F, **_) -> Tensors:
     return {"B": A.flip(0), "D": C[torch.arange(64) ^ 9], "F": F}
 
 
+# --- what only users write ------------------------------------------------------------------------------------------
+
+
+@expects
+def bar_arrive(A, B) -> Tensors:
+    return {"B": int32([3 * int(a) for a in A.flip(0)])}
+
+
+@expects
+def mbarrier_expect_tx(A, B) -> Tensors:
+    return {"B": torch.cat([A[16:], A[:16]])}
+
+
+@expects
+def device_assert(A, B) -> Tensors:
+    return {"B": int32([int(a) + 1 for a in A])}
+
+
+@expects
+def inline_ptx(A, L, F, D, H) -> Tensors:
+    added = [wrap(int(a) + t) for t, a in enumerate(A)]
+    A = int32([~a if t % 3 == 1 else a for t, a in enumerate(added)])
+    H[1::3] = -H[1::3]
+    return {"A": A, "L": torch.tensor([wrap(int(x) * 10, 64) for x in L]), "F": F.clamp(max=2.5), "D": -D, "H": H}
+
+
+
 # --- tensor memory accelerator --------------------------------------------------------------------------------------
 
 

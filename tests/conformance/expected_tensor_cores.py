@@ -35,7 +35,8 @@ def fragments_of(matrices: torch.Tensor, count: int, transposed: bool) -> torch.
 @expects
 def load_matrix(A, B, C, D) -> Tensors:
     found = matrices_of(A)
-    for position, (count, transposed) in enumerate(((1, False), (1, True), (2, False), (2, True), (4, False), (4, True))):
+    ways = [(count, transposed) for count in (1, 2, 4) for transposed in (False, True)]
+    for position, (count, transposed) in enumerate(ways):
         B[position, :, : 2 * count] = fragments_of(found, count, transposed).reshape(64, -1)
     whole, turned = (fragments_of(found, 4, transposed).reshape(64, 8).contiguous() for transposed in (False, True))
     return {"B": B, "C": whole.view(torch.int8), "D": turned.view(torch.int32)}
@@ -45,7 +46,7 @@ def load_matrix(A, B, C, D) -> Tensors:
 def store_matrix(A, B) -> Tensors:
     registers = A.reshape(2, 32, 8)
     B[:] = -7
-    ways = ((1, False, 1), (1, True, 2), (2, False, 2), (2, True, 0), (4, False, 0), (4, True, 0), (4, False, 0), (4, True, 0))
+    ways = [(1, False, 1), (1, True, 2), (2, False, 2), (2, True, 0)] + [(4, False, 0), (4, True, 0)] * 2
     for region, (count, transposed, first) in enumerate(ways):
         for matrix in range(count):
             for thread in range(32):
@@ -65,6 +66,11 @@ def mma_sync(A, B, C) -> Tensors:
 
 @expects
 def wgmma(A, B, C) -> Tensors:
+    return {"C": product(A, B.T)}
+
+
+@expects
+def gemm_cluster(A, B, C) -> Tensors:
     return {"C": product(A, B.T)}
 
 

@@ -181,7 +181,9 @@ def wgmma_case(dtypes: Triple, k: int, sizes: tuple[int, ...]) -> Case:
     body, offset = [], 0
     for tile, source, count, dtype, transposed in tiles:
         kept = register_dtype(dtype)
-        body.append(f"{tile} = allocate_shared({kept}, ({count * k},), storage_offset={offset}, storage_alignment=1024)")
+        body.append(
+            f"{tile} = allocate_shared({kept}, ({count * k},), storage_offset={offset}, storage_alignment=1024)"
+        )
         body += filling(tile, source, count, k, dtype, transposed=transposed)
         offset += -(-count * ROW_BYTES // 1024) * 1024
     body += ["fence_proxy_async()", "bar_sync(id=0, threads=256)"]
@@ -218,7 +220,7 @@ def register_operand(a: DType, k: int) -> list[str]:
 
 
 def wgmma_statements(n: int, k: int, a: DType, b: DType, c: DType, repeats: int) -> list[str]:
-    common = (f"accumulator=acc{n}, accumulator_offset=0, n={n}, k={k}, dtype_a={a}, dtype_b={b}")
+    common = f"accumulator=acc{n}, accumulator_offset=0, n={n}, k={k}, dtype_a={a}, dtype_b={b}"
     lines = [
         f"acc{n} = allocate_register({c}, ({n // 2},))",
         "wgmma_fence()",

@@ -21,13 +21,15 @@ from ptxtile.lower.math import ULP
 from ptxtile.nvvm import emit
 from ptxtile.nvvm.emission import write_module
 from tests import ptxas
-from tests.conformance import compositions, expected, mathematics, operators
+from tests.conformance import compositions, expected, mathematics, operators, tensor_cores
 from tests.conformance.cases import Case, load, program_names
 from tests.conformance.comparison import differences, report
 from tests.conformance.values import ARITHMETIC, FLOATS, as_raw, decode
 from tests.lower.math.reference import distances
 
-GENERATED: dict[str, Callable[[], Case]] = operators.CASES | compositions.CASES | mathematics.CASES
+GENERATED: dict[str, Callable[[], Case]] = (
+    operators.CASES | compositions.CASES | mathematics.CASES | tensor_cores.CASES
+)
 
 
 def check(case: Case) -> None:
@@ -76,6 +78,11 @@ def test_operators(name: str) -> None:
     missing = set(case.operands) - set(case.expected or {})
     assert all(output.startswith("bits_") for output in missing), missing
     check(case)
+
+
+@pytest.mark.parametrize("name", tensor_cores.CASES)
+def test_tensor_cores(name: str) -> None:
+    check(tensor_cores.CASES[name]())
 
 
 @pytest.mark.parametrize("name", compositions.CASES)

@@ -483,7 +483,7 @@ def test_host_branch_on_a_dynamic_size():
     "name, match",
     [
         ("copyy", "did you mean T.copy"),
-        ("gemm", "not supported yet"),
+        ("gemm_sp", "not supported yet"),
         ("call_extern", "C\\+\\+ or CUDA source"),
         ("import_source", "C\\+\\+ or CUDA source"),
         ("qwertz", "has no T.qwertz"),

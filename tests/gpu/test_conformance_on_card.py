@@ -22,7 +22,7 @@ from ptxtile.ir.types import DType
 from ptxtile.nvvm import emit
 from ptxtile.runtime.device import target_of_device
 from ptxtile.target import Target
-from tests.conformance import compositions, mathematics, operators
+from tests.conformance import compositions, mathematics, operators, tensor_cores
 from tests.conformance.card import Card, CardFailure
 from tests.conformance.cases import Case, load, program_names
 from tests.conformance.comparison import as_records, differences, report
@@ -100,6 +100,11 @@ def test_programs(name: str, card_process: Card, session_report: Report) -> None
 @pytest.mark.parametrize("name", operators.CASES)
 def test_operators(name: str, card_process: Card, session_report: Report) -> None:
     check(operators.CASES[name](), card_process, session_report)
+
+
+@pytest.mark.parametrize("name", tensor_cores.CASES)
+def test_tensor_cores(name: str, card_process: Card, session_report: Report) -> None:
+    check(tensor_cores.CASES[name](), card_process, session_report)
 
 
 @pytest.mark.parametrize("name", compositions.CASES)

@@ -28,20 +28,25 @@ def add(bx, by, bz, thread):
 """
 FILE = f"""\
 from dataclasses import replace
+from types import SimpleNamespace
 from ptxtile import target
-from ptxtile.compiler import Artifact
 from ptxtile.errors import TraceError
 from ptxtile.ir.parser import parse_program
 from ptxtile.lower.options import Options
 
 class Kernel:
     def __init__(self, **sizes):
-        program = parse_program({IR!r})
-        name = "_".join(["add", *(f"{{k}}{{v!r}}" for k, v in sizes.items())])
-        self.artifact = Artifact(replace(program, name=name), program, target.get("sm_80"), Options(contract=False))
+        self.sizes = sizes
+
+    @property
+    def variant(self):
+        name = "_".join(["add", *(f"{{k}}{{v!r}}" for k, v in self.sizes.items())])
+        settings = SimpleNamespace(options=Options(contract=False))
+        program = replace(parse_program({IR!r}), name=name)
+        return SimpleNamespace(tile_program=program, target=target.get("sm_80"), settings=settings)
 
 class Jitted:
-    def compile(self, **sizes):
+    def specialize(self, **sizes):
         if sizes.get("M") == 7:
             raise TraceError("M is seven", expected="another", got="7")
         return Kernel(**sizes)
@@ -51,7 +56,7 @@ kernel = Kernel()
 number = 5
 
 class Broken:
-    def compile(self, **sizes):
+    def specialize(self, **sizes):
         return 1 // 0
 
 broken = Broken()
@@ -147,6 +152,45 @@ def test_passes(file, compiled, tmp_path) -> None:
     names = sorted(path.name for path in (tmp_path / "stages").iterdir())
     assert names == ["00_trace.ir.py", "01_first_pass.ir.py", "02_second_pass.ir.py"]
     assert parse_program((tmp_path / "stages" / "01_first_pass.ir.py").read_text()).name == "after_first"
+
+
+REAL_FILE = """\
+import ptxtile
+import ptxtile.language as T
+
+@ptxtile.jit
+def large(A):
+    N = T.const("N")
+    A: T.Tensor((N, 256), T.float32)
+    B = T.empty((N, 256), T.float32)
+    with T.Kernel(1, threads=128):
+        tile = T.alloc_shared((128, 256), T.float32)
+        T.copy(A[0, 0], tile)
+        T.copy(tile, B[0, 0])
+    return B
+"""
+
+
+def test_a_kernel_that_only_another_target_can_have(tmp_path, monkeypatch) -> None:
+    """128 KiB of shared memory: too much for sm_86, which is the default here, and its earlier passes are shown."""
+    file = tmp_path / "large.py"
+    file.write_text(REAL_FILE)
+    monkeypatch.setenv("PTXTILE_TARGET", "sm_86")
+    refused = run(f"{file}:large", "--passes", "-D", "N=128")
+    assert refused.exit_code == 1 and "needs more shared memory than sm_86 has" in refused.stderr
+    assert "select_paths (select paths) =====" in refused.stdout
+    assert run(f"{file}:large", "--tile-ir", "-D", "N=128").exit_code == 0
+    shown = run(f"{file}:large", "--ptx", "--arch", "sm_90a", "-D", "N=128")
+    assert shown.exit_code == 0 and ".target sm_90a" in shown.stdout
+
+
+@pytest.mark.parametrize("value", ["abc", "1.5", "-3", "True"])
+def test_a_size_that_is_no_size(tmp_path, value) -> None:
+    file = tmp_path / "large.py"
+    file.write_text(REAL_FILE)
+    shown = run(f"{file}:large", "-D", f"N={value}")
+    assert shown.exit_code == 1 and shown.stderr.startswith("the size N of large\n  expected: an integer ≥ 0\n  got: ")
+    assert "on the command line: -D N=…" in run(f"{file}:large").stderr
 
 
 def test_passes_before_an_error_are_shown(file, compiled) -> None:

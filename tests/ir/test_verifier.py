@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from functools import partial
 from timeit import repeat
 
 import pytest
@@ -20,6 +21,7 @@ from ptxtile.ir.statements import Let, ParallelFor, Seq, View, seq
 from ptxtile.ir.text import op_classes
 from ptxtile.ir.types import float32, int32, uint8
 from ptxtile.ir.verifier import STAGES, verify
+from tests.ir import tensor_core_bodies
 from tests.ir.sample_programs import global_tensor, gpu_program, tile_program
 
 TILE = """\
@@ -335,8 +337,8 @@ BROKEN = [
     (26, tensor_of_nobody),
     (26, size_from_memory),
     (26, size_from_the_kernel),
-    (27, lambda: tile("bar_sync(id=1, threads=32)")),
-    (27, lambda: tile(roles(role("a", 0, 32)))),
+    (27, lambda: tile("fence_mbarrier_init()")),
+    (27, lambda: tile("wgmma_fence()")),
     (27, lambda: gpu("copy(S, S)")),
     (27, lambda: gpu("for i in parallel(4):\n    pass")),
     (27, lambda: replace(gpu("fill(S, float32(0.0))"), stage="thread")),
@@ -366,6 +368,10 @@ BROKEN = [
     (33, lambda: gpu("bar_sync(id=16, threads=32)")),
     (33, lambda: gpu("bar_sync(id=1, threads=33)")),
     (33, lambda: gpu("bar_sync(id=1, threads=288)")),
+    (33, lambda: gpu("bar_arrive(id=16, threads=32)")),
+    (33, lambda: gpu("bar_arrive(id=1, threads=48)")),
+    (34, lambda: gpu("mbarrier_expect_tx(barrier=S, index=0, bytes=16)")),
+    (34, lambda: gpu("mbarrier_expect_tx(barrier=full, index=0, bytes=1048576)")),
     (34, lambda: gpu("mbarrier_arrive(barrier=S, index=0)")),
     (34, lambda: gpu("mbarrier_arrive(barrier=full, index=int64(0))")),
     (34, lambda: gpu("mbarrier_init(barrier=full, index=0, arrivals=0)")),
@@ -416,6 +422,12 @@ BROKEN = [
     (41, lambda: with_fact(lower=2, upper=1)),
     (41, lambda: replace(tile_program(), facts=(Fact(Var("scale", float32), 1),))),
     (42, lambda: replace(tile_program(), stage="later")),
+    (50, lambda: gpu("device_assert(condition=thread)")),
+    (50, lambda: gpu("inline_ptx(template='mov.b32 %r1, $1;', inputs=(1,))")),
+    (50, lambda: gpu("inline_ptx(template='mov.b32 %r1, 1;', inputs=(1,))")),
+    (50, lambda: gpu("inline_ptx(template='bra $L1;')")),
+    (50, lambda: gpu("inline_ptx(template='mov.b32 $0, 1;', results=(R,))")),
+    (50, lambda: gpu("x = allocate_local(int8, ())\ninline_ptx(template='mov.b32 $0, 1;', results=(x,))")),
     (49, lambda: gpu('atomic(operator="nand", buffer=A, indices=(0,), value=float32(1.0))')),
     (49, lambda: gpu('atomic(operator="or", buffer=A, indices=(0,), value=float32(1.0))')),
     (49, lambda: gpu('atomic(operator="add", buffer=R, indices=(0,), value=float32(1.0))')),
@@ -427,6 +439,16 @@ BROKEN = [
     (49, lambda: gpu('atomic_store(buffer=A, indices=(0,), value=A[0], order="acquire")')),
     (49, lambda: gpu('atomic_store(buffer=A, indices=(0,), value=A.x2[0])')),
 ]  # fmt: skip
+
+BROKEN += [(number, partial(gpu, body)) for number, body in tensor_core_bodies.BROKEN]
+BROKEN.append((45, partial(gpu, tensor_core_bodies.wgmma(), threads=96)))
+
+
+@pytest.mark.parametrize("body", tensor_core_bodies.LEGAL)
+def test_legal_tensor_core_ops_pass(body):
+    program = gpu(body)
+    verify(program)
+    assert parse_program(print_program(program)) == program
 
 
 @pytest.mark.parametrize(("invariant", "make"), BROKEN)

@@ -1,4 +1,5 @@
-"""Atomic operations: on elements and tiles, of every dtype, in global and shared memory, and where they stand in the program.
+"""Atomic operations: on elements and tiles, of every dtype, in global and shared memory, and where they stand in the
+program.
 
 Sums that must be exact whatever their order are of small integers, which every float format holds.
 """
@@ -25,7 +26,9 @@ FUNCTIONS = {
 BITWISE = {"and": operator.and_, "or": operator.or_, "xor": operator.xor}
 
 
-def small(generator: np.random.Generator, shape: tuple[int, ...], dtype: torch.dtype, low: int, high: int) -> torch.Tensor:
+def small(
+    generator: np.random.Generator, shape: tuple[int, ...], dtype: torch.dtype, low: int, high: int
+) -> torch.Tensor:
     values = torch.from_numpy(generator.integers(low, high, shape))
     return values.bool() if dtype == torch.bool else values.to(dtype)
 
@@ -95,7 +98,9 @@ def add_tiles(A, C, dtype=T.float32, accumulated=T.float32, source="fragment", o
     A: T.Tensor((M, N), dtype)
     C: T.Tensor((block, N), accumulated)
     with T.Kernel(T.ceildiv(M, block), T.ceildiv(N, block), threads=128) as (by, bx):
-        tile = T.alloc_fragment((block, block), dtype) if source == "fragment" else T.alloc_shared((block, block), dtype)
+        tile = (
+            T.alloc_fragment((block, block), dtype) if source == "fragment" else T.alloc_shared((block, block), dtype)
+        )
         T.copy(A[by * block, bx * block], tile)
         T.atomic_add(C[0, bx * block], tile, memory_order=order)
 
@@ -108,7 +113,9 @@ def tiles(generator, dtype, source, columns):
     padded = torch.zeros(96, columns, dtype=dtype)
     padded[:90] = a
     expected = folded("add", torch.cat([padded.reshape(3, 32, columns), c[None]]))
-    return Call(lambda *args: add_tiles(*args, dtype=dtype, accumulated=dtype, source=source), (a, c), changes={1: expected})
+    return Call(
+        lambda *args: add_tiles(*args, dtype=dtype, accumulated=dtype, source=source), (a, c), changes={1: expected}
+    )
 
 
 @cases(CASES, card=True, order=["relaxed", "consume", "acquire", "release", "acq_rel", "seq_cst"])
@@ -118,7 +125,12 @@ def orders_of_tiles(generator, order):
     return Call(lambda *args: add_tiles(*args, dtype=T.float16, order=order), (a, c), changes={1: expected})
 
 
-@cases(CASES, card=True, pair=[(torch.float32, 2), (torch.float32, 4), (torch.float16, 2), (torch.bfloat16, 2)], prev=[False, True])
+@cases(
+    CASES,
+    card=True,
+    pair=[(torch.float32, 2), (torch.float32, 4), (torch.float16, 2), (torch.bfloat16, 2)],
+    prev=[False, True],
+)
 def consecutive_elements(generator, pair, prev):
     """T.atomic_addx2 and T.atomic_addx4."""
     dtype, lanes = pair
@@ -209,7 +221,11 @@ def results_reach_every_thread(generator):
 
     out = torch.from_numpy(generator.integers(-50, 50, (24, 70))).int()
     expected = out + torch.arange(24)[:, None] * 100 + torch.arange(70)
-    return Call(kernel, (torch.zeros(1, dtype=torch.int32), out), changes={0: torch.tensor([28], dtype=torch.int32), 1: expected.int()})
+    return Call(
+        kernel,
+        (torch.zeros(1, dtype=torch.int32), out),
+        changes={0: torch.tensor([28], dtype=torch.int32), 1: expected.int()},
+    )
 
 
 @cases(CASES, card=True)
@@ -303,7 +319,12 @@ def results_in_fragments(generator):
     return Call(kernel, (a, torch.zeros(32, dtype=torch.int32), c), changes=changes)
 
 
-@cases(CASES, card=True, order=["relaxed", "acquire", "seq_cst"], dtype=[torch.int32, torch.float16, torch.int8, torch.float64])
+@cases(
+    CASES,
+    card=True,
+    order=["relaxed", "acquire", "seq_cst"],
+    dtype=[torch.int32, torch.float16, torch.int8, torch.float64],
+)
 def loads_and_stores(generator, order, dtype):
     store_order = {"acquire": "release"}.get(order, order)
 

@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
-from tests.kernels import arithmetic, atomics, casts, elementwise, forms, loops, mathematics, sizes, storage, tensors
+from tests.kernels import (
+    arithmetic,
+    atomics,
+    casts,
+    elementwise,
+    forms,
+    loops,
+    manual,
+    mathematics,
+    sizes,
+    storage,
+    tensors,
+)
 
-_MODULES = (elementwise, tensors, sizes, storage, forms, loops, arithmetic, casts, mathematics, atomics)
+_MODULES = (elementwise, tensors, sizes, storage, forms, loops, arithmetic, casts, mathematics, atomics, manual)
 
 CASES = [case for module in _MODULES for case in module.CASES]
 """For the simulator; those with ``card`` for a card too."""

@@ -63,7 +63,9 @@ def lowered(program: Program, arch: str = "sm_90a", options: Options | None = No
     return lower_program(program, target.get(arch), options or Options())[0]
 
 
-def simulated(program: Program, arch: str = "sm_90a", options: Options | None = None, **tensors: torch.Tensor) -> Program:
+def simulated(
+    program: Program, arch: str = "sm_90a", options: Options | None = None, **tensors: torch.Tensor
+) -> Program:
     """The lowered program after a run on ``tensors`` in the simulator, in place."""
     result = lowered(program, arch, options)
     sim.run(result, tensors, {})

@@ -1,5 +1,5 @@
-"""One thread's program run in plain Python, integers only, with a log of what it touches: the meaning of the statements, taken
-from the docstrings of the IR and not from the simulator."""
+"""One thread's program run in plain Python, integers only, with a log of what it touches: the meaning of the
+statements, taken from the docstrings of the IR and not from the simulator."""
 
 from __future__ import annotations
 

@@ -36,7 +36,9 @@ DIVERGENT = {
     "else": "if tx < 32:\n        pass\n    else:\n        {op}",
     "inside a uniform if": "if bx < 2:\n        if tx < 32:\n            {op}",
     "through a scalar": "n[()] = tx\n    if n[()] < 3:\n        {op}",
-    "through a scalar set later in the loop": "for k in serial(0, 4):\n        if n[()] < 3:\n            {op}\n        n[()] = tx",
+    "through a scalar set later in the loop": (
+        "for k in serial(0, 4):\n        if n[()] < 3:\n            {op}\n        n[()] = tx"
+    ),
     "through a let": "t: int32 = tx * 2\n    if t == 0:\n        {op}",
     "through memory": "if rows[tx] == 0:\n        {op}",
     "loop start": "for k in serial(tx, 8):\n        {op}",
@@ -45,7 +47,9 @@ DIVERGENT = {
     "break before": "for k in serial(0, 8):\n        if tx == k:\n            break\n        {op}",
     "break after": "for k in serial(0, 8):\n        {op}\n        if tx == k:\n            break",
     "continue": "while n[()] < 8:\n        n[()] = n[()] + 1\n        if tx == 3:\n            continue\n        {op}",
-    "nested break": "for k in serial(0, 8):\n        if bx == 1:\n            if tx == k:\n                break\n        {op}",
+    "nested break": (
+        "for k in serial(0, 8):\n        if bx == 1:\n            if tx == k:\n                break\n        {op}"
+    ),
 }
 
 UNIFORM = {
@@ -58,7 +62,8 @@ UNIFORM = {
     "uniform break": "for k in serial(0, 8):\n        if bx == k:\n            break\n        {op}",
     "a divergent loop before": "for k in serial(0, tx):\n        n[()] = k\n    {op}",
     "a break that leaves an inner loop": (
-        "for k in serial(0, 8):\n        for h in serial(0, 4):\n            if tx == h:\n                break\n        {op}"
+        "for k in serial(0, 8):\n        for h in serial(0, 4):\n"
+        "            if tx == h:\n                break\n        {op}"
     ),
     "a divergent if before": "if tx == 0:\n        S[0] = float32(1.0)\n    {op}",
 }
@@ -70,7 +75,9 @@ def body(form: str, operation: str) -> str:
     lines = []
     for line in text.split("\n"):
         indentation = line[: len(line) - len(line.lstrip())]
-        lines += [indentation + part.replace("        ", "", 1) for part in line.strip().format(op=operation).split("\n")]
+        lines += [
+            indentation + part.replace("        ", "", 1) for part in line.strip().format(op=operation).split("\n")
+        ]
     return "\n".join(lines)
 
 

@@ -37,7 +37,7 @@ def expanded(body: str) -> str:
             "for c0, c1 in parallel(64, 16):\n    A[0, c0, 1 + c1] = S[c0, 32 + c1]",
         ),
         (
-            "copy(S[3, 0].tile(1, 64), H[64].tile(64), path=CopyPath.VECTOR)",  # ranks differ, and the value is converted
+            "copy(S[3, 0].tile(1, 64), H[64].tile(64), path=CopyPath.VECTOR)",  # other rank and dtype
             "for c0 in parallel(64):\n    H[64 + c0] = cast(S[3, c0], float16)",
         ),
         (

@@ -1,5 +1,5 @@
-"""Guards of accesses: which are proven away, which stay, and what out-of-range accesses mean; the guarded program against a
-brute force over all indices."""
+"""Guards of accesses: which are proven away, which stay, and what out-of-range accesses mean; the guarded program
+against a brute force over all indices."""
 
 from __future__ import annotations
 
@@ -53,8 +53,10 @@ def guarded(body: str, grid: str = "(4, 4, 1)") -> str:
         "for i, j in parallel(32, 32):\n    B[by * 32 + i, bx * 32 + j] = float32(0.0)",
         "for i in parallel(128):\n    B[i, 127 - i] = B[tx, i // 2]",
         "for k in serial(0, M):\n    if k < 128:\n        C[k] = float32(0.0)",
-        "for i in parallel(128):\n    if by * 128 + i < 1000 and by * 128 + i >= 0:\n        C[by * 128 + i] = float32(0.0)",
-        "for i in parallel(128):\n    if by * 128 + i >= 1000:\n        pass\n    else:\n        C[by * 128 + i] = float32(0.0)",
+        "for i in parallel(128):\n    if by * 128 + i < 1000 and by * 128 + i >= 0:\n"
+        "        C[by * 128 + i] = float32(0.0)",
+        "for i in parallel(128):\n    if by * 128 + i >= 1000:\n        pass\n    else:\n"
+        "        C[by * 128 + i] = float32(0.0)",
         "for k in serial(K - 1, -1, -1):\n    D[k] = float32(0.0)",
         "if N > 0:\n    for k in serial(0, M, 3):\n        A[k, 0] = A[k, 0]",
         "x: float32 = C[tx] if tx < 1000 else float32(1.0)",
@@ -129,7 +131,8 @@ def test_the_condition_of_a_lazy_operator_guards_one_side_only():
     body = "x: float32 = C[M] if M >= 0 and M < 1000 else C[M + 1]"
     assert guarded(body) == (
         "x: float32 = C[M] if M >= 0 and M < 1000 else "
-        + "(C[M + 1] if cast(M, int64) + int64(1) >= int64(0) and cast(M, int64) + int64(1) < int64(1000) else float32(0.0))"
+        + "(C[M + 1] if cast(M, int64) + int64(1) >= int64(0) and cast(M, int64) + int64(1) < int64(1000)"
+        + " else float32(0.0))"
     )
 
 
@@ -249,7 +252,9 @@ def bodies(draw) -> str:
     access = f"X[{draw(indices())}, {draw(indices())}]"
     condition = f"{draw(indices())} {draw(st.sampled_from(('<', '>=', '==', '!=')))} {draw(indices())}"
     store = f"Y[{draw(indices())}] = {access} if {condition} else float32(1.0)"
-    form = draw(st.sampled_from(("{}", "if " + condition + ":\n    {}", "if " + condition + ":\n    pass\nelse:\n    {}")))
+    form = draw(
+        st.sampled_from(("{}", "if " + condition + ":\n    {}", "if " + condition + ":\n    pass\nelse:\n    {}"))
+    )
     return form.format(store)
 
 

@@ -14,7 +14,9 @@ LOCAL = "n = allocate_local(int32, ())\nn[()] = 0\n"
 
 
 def inlined(body: str) -> str:
-    return body_text(apply(inline_indices, kernel_program(LOCAL + text(body), DECLARATIONS, stage="async"))).removeprefix(LOCAL)
+    return body_text(
+        apply(inline_indices, kernel_program(LOCAL + text(body), DECLARATIONS, stage="async"))
+    ).removeprefix(LOCAL)
 
 
 def test_index_arithmetic_is_written_out_at_its_uses():
@@ -80,9 +82,9 @@ def test_other_lets_keep_their_names(let: str):
 
 def test_the_largest_expression_that_is_written_out():
     fits = " + ".join(["i"] * (LARGEST // 2))
-    assert inlined(f"for i in parallel(128):\n    y: int32 = {fits}\n    A[y] = float32(0.0)\n    A[0] = float32(0.0)") == (
-        f"for i in parallel(128):\n    A[{fits}] = float32(0.0)\n    A[0] = float32(0.0)"
-    )
+    assert inlined(
+        f"for i in parallel(128):\n    y: int32 = {fits}\n    A[y] = float32(0.0)\n    A[0] = float32(0.0)"
+    ) == (f"for i in parallel(128):\n    A[{fits}] = float32(0.0)\n    A[0] = float32(0.0)")
 
 
 def test_growth_stops_at_the_limit():

@@ -1,4 +1,5 @@
-"""What layout inference learns about each parallel loop: threads, vector width, fragment accesses and the loops around."""
+"""What layout inference learns about each parallel loop: threads, vector width, fragment accesses and the loops
+around."""
 
 from __future__ import annotations
 
@@ -124,7 +125,8 @@ def test_loops_with_constant_bounds_around_and_inside_are_axes_where_the_index_u
     ],
 )
 def test_a_loop_with_a_way_out_is_no_axis(leave: str, is_axis: bool):
-    body = f"    for k in serial(0, 4):\n        {leave}\n        for i in parallel(128):\n            G[k, i] = float32(0.0)"
+    body = f"    for k in serial(0, 4):\n        {leave}\n        for i in parallel(128):\n"
+    body += "            G[k, i] = float32(0.0)"
     (found,) = collected(body.replace("\n    ", "\n").removeprefix("    ")).loops
     assert bool(found.accesses[0].axes) is is_axis
 

@@ -38,7 +38,9 @@ def test_golden_ir_after_each_pass(form: str, golden):
     last = [""]
 
     def observe(name, program):
-        text = print_program(program).split("\nLaunchRecord(")[0] if name != "complete_launch" else print_program(program)
+        text = (
+            print_program(program).split("\nLaunchRecord(")[0] if name != "complete_launch" else print_program(program)
+        )
         if text != last[0]:
             parts.append(f"# ---- after {name}\n{text}")
             last[0] = text

@@ -1,5 +1,5 @@
-"""Each rule of TMA (cuTensorMapEncodeTiled; PTX ISA, «cp.async.bulk.tensor») with a copy that just passes and one that just
-fails it."""
+"""Each rule of TMA (cuTensorMapEncodeTiled; PTX ISA, «cp.async.bulk.tensor») with a copy that just passes and one that
+just fails it."""
 
 from __future__ import annotations
 
@@ -147,7 +147,9 @@ def test_the_position_in_the_shared_tile_must_not_depend_on_the_thread_either():
     ],
 )
 def test_the_innermost_position_is_a_multiple_of_16_bytes(start: str, dtype: str, legal: bool):
-    program = load_program(f"tensor({dtype}, (128, 128))", copy=f"copy(A[by * 3 - 7, {start}].tile(64, 64), S)", dtype=dtype)
+    program = load_program(
+        f"tensor({dtype}, (128, 128))", copy=f"copy(A[by * 3 - 7, {start}].tile(64, 64), S)", dtype=dtype
+    )
     if legal:
         assert_tma(program)
     else:
@@ -155,7 +157,8 @@ def test_the_innermost_position_is_a_multiple_of_16_bytes(start: str, dtype: str
 
 
 @pytest.mark.parametrize(
-    ("row", "legal"), [("by * 64", True), ("by - 1", False), ("0", True), ("-64", False), ("M", False), ("max(M, 0)", True)]
+    ("row", "legal"),
+    [("by * 64", True), ("by - 1", False), ("0", True), ("-64", False), ("M", False), ("max(M, 0)", True)],
 )
 def test_a_store_does_not_start_before_the_tensor(row: str, legal: bool):
     program = load_program(copy=f"copy(S, A[{row}, bx * 64].tile(64, 64))", declarations="M = symbol(int32)")
@@ -198,9 +201,7 @@ def test_an_output_of_the_program_is_aligned_by_its_allocation():
 @pytest.mark.parametrize(("offset", "legal"), [(0, True), (4, True), (2, False), (1, False), ("M * 4", False)])
 def test_a_view_starts_at_a_constant_multiple_of_16_bytes(offset: int | str, legal: bool):
     before = f'V = view(float32, (64, 128), "A", offset={offset})'
-    program = load_program(
-        copy="copy(V[0, bx * 64].tile(64, 64), S)", before=before, declarations="M = symbol(int32)"
-    )
+    program = load_program(copy="copy(V[0, bx * 64].tile(64, 64), S)", before=before, declarations="M = symbol(int32)")
     if legal:
         assert_tma(program)
     else:

@@ -21,7 +21,19 @@ from ptxtile.ir.gpu_ops import (
 )
 from ptxtile.ir.program import Program
 from ptxtile.ir.rewrite import walk
-from ptxtile.ir.statements import Allocate, For, If, LoopKind, ParallelFor, Role, Seq, Specialized, Statement, Store, seq
+from ptxtile.ir.statements import (
+    Allocate,
+    For,
+    If,
+    LoopKind,
+    ParallelFor,
+    Role,
+    Seq,
+    Specialized,
+    Statement,
+    Store,
+    seq,
+)
 from ptxtile.ir.tile_ops import Copy
 from ptxtile.ir.types import float32, int32
 from ptxtile.lower.options import Options
@@ -71,7 +83,9 @@ def test_the_staged_tile_reuses_the_inputs_memory():
     assert result.kernels[0].shared_bytes == 2 * 64 * 64 * 4 + barriers
 
 
-@pytest.mark.parametrize(("consumers", "expected"), [(128, (24, 240)), (256, (24, 240)), (384, (24, 160)), (512, (24, 112))])
+@pytest.mark.parametrize(
+    ("consumers", "expected"), [(128, (24, 240)), (256, (24, 240)), (384, (24, 160)), (512, (24, 112))]
+)
 def test_register_pairs_fit_the_pool(consumers: int, expected: tuple[int, int]):
     plan = plan_registers(consumers)
     assert (plan.producer, plan.consumer) == expected
@@ -103,11 +117,12 @@ def summing_program(trips: int, use: str = "credit") -> Program:
     ``use``: 'credit' uses the loaded tile only after its load in the loop; 'before' also reads it before the load.
     """
     x, y = tensor("X", max(trips, 1) * 16, 64), tensor("Y", 16, 64)
-    tile, total = allocate("tile", Scope.SHARED, float32, (16, 64)), allocate("total", Scope.FRAGMENT, float32, (16, 64))
-    k, i, j = Var("k", int32), Var("i", int32), Var("j", int32)
-    add: Statement = ParallelFor(
-        (i, j), (16, 64), Store(total, (i, j), load(total, (i, j)) + load(tile, (i, j)))
+    tile, total = (
+        allocate("tile", Scope.SHARED, float32, (16, 64)),
+        allocate("total", Scope.FRAGMENT, float32, (16, 64)),
     )
+    k, i, j = Var("k", int32), Var("i", int32), Var("j", int32)
+    add: Statement = ParallelFor((i, j), (16, 64), Store(total, (i, j), load(total, (i, j)) + load(tile, (i, j))))
     body: list[Statement] = [Copy(tile_of(x, (k * 16, as_expr(0)), (16, 64)), whole(tile)), add]
     if use == "before":
         p, q = Var("p", int32), Var("q", int32)

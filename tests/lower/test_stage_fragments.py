@@ -1,4 +1,5 @@
-"""Accesses that are not local go through shared memory: permuted reads, writes and both, run in the simulator against torch."""
+"""Accesses that are not local go through shared memory: permuted reads, writes and both, run in the simulator against
+torch."""
 
 from __future__ import annotations
 
@@ -117,7 +118,11 @@ def test_a_fragment_read_at_a_position_from_memory():
 
 def test_exchanges_in_a_loop_run_every_time():
     x, y = matrix(), torch.full((ROWS, COLUMNS), float("nan"))
-    body = LOAD + "for k in serial(0, 5):\n    for i, j in parallel(16, 32):\n        F[i, (j + 1) % 32] = F[i, j]\n" + SAVE
+    body = (
+        LOAD
+        + "for k in serial(0, 5):\n    for i, j in parallel(16, 32):\n        F[i, (j + 1) % 32] = F[i, j]\n"
+        + SAVE
+    )
     with_copy = body.replace("F[i, (j + 1) % 32] = F[i, j]", "G[i, j] = F[i, (j + 1) % 32]").replace(
         "for k in serial", "G = allocate_fragment(float32, (16, 32))\nfor k in serial"
     )

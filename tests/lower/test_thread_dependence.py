@@ -52,7 +52,7 @@ CASES = {
     "for i in parallel(128):\n    x: int32 = i": False,
     "m = allocate_local(int32, ())\nm[()] = n[()]\nn[()] = tx\nx: int32 = m[()]": False,  # found in a second round
     'V = view_local(int32, (1,), storage_name="n")\nV[0] = tx\nx: int32 = n[()]': False,  # the storage counts
-    'atomic(operator="add", buffer=A, indices=(0,), value=1, result=n)\nx: int32 = n[()]': True,  # done once by the block
+    'atomic(operator="add", buffer=A, indices=(0,), value=1, result=n)\nx: int32 = n[()]': True,  # done once
     'atomic(operator="add", buffer=A, indices=(tx,), value=1, result=n)\nx: int32 = n[()]': False,
     'atomic(operator="add", buffer=A, indices=(0,), value=tx, result=n)\nx: int32 = n[()]': False,
     'if tx == 0:\n    atomic(operator="add", buffer=A, indices=(0,), value=1, result=n)\nx: int32 = n[()]': False,

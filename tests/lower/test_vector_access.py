@@ -1,5 +1,5 @@
-"""Widths of memory accesses against a brute force over all lanes, and against the rules of the PTX ISA («ld»: up to 16 bytes,
-aligned to the access)."""
+"""Widths of memory accesses against a brute force over all lanes, and against the rules of the PTX ISA («ld»: up to 16
+bytes, aligned to the access)."""
 
 from __future__ import annotations
 
@@ -266,7 +266,11 @@ def accesses(draw) -> tuple[MemoryAccess, int, int]:
     last: Expr = V + draw(linear(with_lane=False)) if draw(st.booleans()) else draw(linear())
     guards = tuple(draw(st.lists(conditions(), max_size=2)))
     alignment = draw(st.sampled_from((1, 4, 8, 16))) * 1
-    return MemoryAccess(buffer, (draw(linear(with_lane=False)), last), guards), alignment, draw(st.sampled_from((1, 2, 4, 8)))
+    return (
+        MemoryAccess(buffer, (draw(linear(with_lane=False)), last), guards),
+        alignment,
+        draw(st.sampled_from((1, 2, 4, 8))),
+    )
 
 
 @settings(max_examples=400)

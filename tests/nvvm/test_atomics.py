@@ -32,7 +32,8 @@ def statements(dtype: DType) -> Iterator[str]:
         (f"G_{name}", f"S_{name}"), OPERATORS, orders, ("", f", result=R_{name}")
     ):
         if is_legal_operator(operator, dtype):
-            yield f'atomic(operator="{operator}", buffer={buffer}, indices=(thread,), value=G_{name}[0], order="{order}"{result})'
+            yield (f'atomic(operator="{operator}", buffer={buffer}, indices=(thread,), value=G_{name}[0], '
+                   f'order="{order}"{result})')  # fmt: skip
     for buffer in (f"G_{name}", f"S_{name}"):
         for order in LOAD_ORDERS:
             yield f'atomic_load(buffer={buffer}, indices=(thread,), result=R_{name}, order="{order}")'
@@ -47,12 +48,12 @@ def vectors(dtype: DType) -> Iterator[str]:
     for lanes, order, result in itertools.product((2, 4, 8), ORDERS, ("", f", result=R_{dtype.name}")):
         if lanes <= most:
             value = f"G_{dtype.name}.x{lanes}[8]"
-            yield (f'atomic(operator="add", buffer=G_{dtype.name}, indices=(thread * 8,), value={value}, order="{order}"'
-                   f"{result})")  # fmt: skip
+            yield (f'atomic(operator="add", buffer=G_{dtype.name}, indices=(thread * 8,), value={value}, '
+                   f'order="{order}"{result})')  # fmt: skip
 
 
 def program(lines: list[str], dtypes: list[DType]):
-    text = ['ptxtile_ir(1)', 'program("p", stage="gpu")']
+    text = ["ptxtile_ir(1)", 'program("p", stage="gpu")']
     text += [f"G_{dtype.name} = tensor({dtype.name}, (1024,))" for dtype in dtypes]
     text += ["@kernel(grid=(1, 1, 1), threads=64, shared_bytes=65536)", "def k(bx, by, bz, thread):"]
     offset = 0

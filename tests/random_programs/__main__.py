@@ -1,4 +1,5 @@
-"""Runs any number of random programs: ``python -m tests.random_programs --count 1000 --seed 7``; ``--one SEED`` runs one."""
+"""Runs any number of random programs: ``python -m tests.random_programs --count 1000 --seed 7``; ``--one SEED`` runs
+one."""
 
 from __future__ import annotations
 

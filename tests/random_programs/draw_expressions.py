@@ -29,8 +29,8 @@ def as_dtype(value: m.Expression, dtype: str) -> m.Expression:
 
 @dataclass
 class Readable:
-    """A buffer that an expression may read. ``starts``: where the block's part of it begins, by dimension. ``only``: the
-    one element that an iteration may read, because the loop or another block writes the rest."""
+    """A buffer that an expression may read. ``starts``: where the block's part of it begins, by dimension. ``only``:
+    the one element that an iteration may read, because the loop or another block writes the rest."""
 
     buffer: m.Buffer
     starts: tuple[m.Expression, ...]
@@ -39,8 +39,8 @@ class Readable:
 
 @dataclass
 class Surroundings:
-    """What an expression may use. ``axes``: loop variables by label, with their extents. ``contraction``: whether products
-    may be contracted into sums, so that a float product must not feed a sum."""
+    """What an expression may use. ``axes``: loop variables by label, with their extents. ``contraction``: whether
+    products may be contracted into sums, so that a float product must not feed a sum."""
 
     readable: list[Readable] = field(default_factory=list)
     names: list[m.Name] = field(default_factory=list)
@@ -82,7 +82,9 @@ class ExpressionDrawer:
         if names and rng.random() < 0.25:
             chosen = rng.choice(names)
             if rng.random() < 0.3:
-                return m.Binary(rng.choice(["floormod", "floordiv"]), chosen, m.Number(rng.choice([2, 3, 4, 7]), "int32"))
+                return m.Binary(
+                    rng.choice(["floormod", "floordiv"]), chosen, m.Number(rng.choice([2, 3, 4, 7]), "int32")
+                )
             return chosen
         integers = [name for name in around.names if name.dtype == "int32"]
         if integers and rng.random() < 0.2:
@@ -107,7 +109,9 @@ class ExpressionDrawer:
     def gather(self, around: Surroundings) -> m.Expression | None:
         """An index that is itself read from a buffer."""
         tables = [
-            r for r in around.readable if r.buffer.dtype in INTEGERS and itemsize(r.buffer.dtype) <= 4 and r.only is None
+            r
+            for r in around.readable
+            if r.buffer.dtype in INTEGERS and itemsize(r.buffer.dtype) <= 4 and r.only is None
         ]
         if not tables:
             return None
@@ -156,7 +160,11 @@ class ExpressionDrawer:
             found = self.leaf(around)
             if not isinstance(found, m.Number):
                 return found
-        return m.Cast(m.Cast(self.number("int32"), "int64"), "int32") if not around.axes else next(iter(around.axes.values()))[0]
+        return (
+            m.Cast(m.Cast(self.number("int32"), "int64"), "int32")
+            if not around.axes
+            else next(iter(around.axes.values()))[0]
+        )
 
     def pair(self, around: Surroundings, depth: int) -> tuple[m.Expression, m.Expression]:
         left, right = self.variable(around, depth), self.draw(around, depth)

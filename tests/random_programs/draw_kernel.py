@@ -63,7 +63,9 @@ class KernelDrawer:
             count = len(tensor.buffer.shape)
             self.shifts[tensor.buffer.storage] = tuple(0 for _ in range(count))
             if tensor.buffer.storage in self.shared_storages and rng.random() < 0.1:
-                self.shifts[tensor.buffer.storage] = tuple(min(rng.choice([0, 1, 4]), s - 1) for s in tensor.buffer.shape)
+                self.shifts[tensor.buffer.storage] = tuple(
+                    min(rng.choice([0, 1, 4]), s - 1) for s in tensor.buffer.shape
+                )
         body: list[m.Statement] = [*prologue]
         for _ in range(rng.randint(1, 4)):
             body += self.allocate()
@@ -146,7 +148,7 @@ class KernelDrawer:
         scope = rng.choice(["shared", "shared", "fragment"])
         dtype = rng.choice([*self.dtypes, *self.dtypes, rng.choice(DTYPES)])
         size = math.prod(shape) * itemsize(dtype)
-        if math.prod(shape) > self.threads * MOST_REGISTERS:
+        if math.prod(shape) > self.threads * MOST_REGISTERS or size > MOST_SHARED:  # an exchange needs as much shared memory
             scope = "shared"
         if scope == "shared":
             if self.shared_bytes + size > MOST_SHARED:
@@ -245,7 +247,9 @@ class KernelDrawer:
                 starts = self.starts(buffer, mapped)
             if buffer.scope != "global":
                 starts = tuple(
-                    s if s != ZERO or size == extent or rng.random() < 0.5 else m.Number(rng.randint(0, size - extent), "int32")
+                    s
+                    if s != ZERO or size == extent or rng.random() < 0.5
+                    else m.Number(rng.randint(0, size - extent), "int32")
                     for s, size, extent in zip(starts, buffer.shape, extents, strict=True)
                 )
             bounds = zip(starts, extents, buffer.shape, strict=True)
@@ -336,7 +340,9 @@ class KernelDrawer:
             if label in axes:
                 indices.append(plus(start, axes[label][0]))
             elif buffer.scope == "global":
-                indices.append(start if label is None or self.tiles[label] == 1 else plus(start, rng.randrange(self.tiles[label])))
+                indices.append(
+                    start if label is None or self.tiles[label] == 1 else plus(start, rng.randrange(self.tiles[label]))
+                )
             else:
                 indices.append(m.Number(rng.randrange(size), "int32"))
         return tuple(indices)

@@ -9,7 +9,8 @@ from tests.random_programs.draw_expressions import ZERO
 
 
 def match(
-    rng: random.Random, source: m.Buffer, target: m.Buffer, source_limits: tuple[int, ...], target_limits: tuple[int, ...],
+    rng: random.Random, source: m.Buffer, target: m.Buffer,
+    source_limits: tuple[int, ...], target_limits: tuple[int, ...],
     full: bool,
 ) -> tuple[tuple[int, ...], tuple[int, ...]] | None:  # fmt: skip
     """Extents of both sides with equal dense extents, or None. ``full``: the target's whole shape."""
@@ -53,7 +54,8 @@ def _any_increasing(rng: random.Random, rank: int, wanted: list[int], full: bool
 
 
 def fits_point(extents: tuple[int, ...], side: m.Region) -> bool:
-    """Whether ``A[y, x]`` against a side of ``extents`` means this region: aligned at the last dimension, 1 in front."""
+    """Whether ``A[y, x]`` against a side of ``extents`` means this region: aligned at the last dimension, 1 in
+    front."""
     rank = len(side.extents)
     if any(extent != 1 for extent in extents[: max(0, len(extents) - rank)]):
         extents = tuple(extent for extent in extents if extent != 1)

@@ -1,4 +1,5 @@
-"""Draws random programs: sizes, tensors, options; the kernels' bodies are :mod:`tests.random_programs.draw_kernel`'s."""
+"""Draws random programs: sizes, tensors, options; the kernels' bodies are
+:mod:`tests.random_programs.draw_kernel`'s."""
 
 from __future__ import annotations
 
@@ -78,7 +79,13 @@ class _ProgramDrawer:
         tiled = rng.choice([1, 2, 2, 2, 3])
         found = []
         for number in range(tiled):
-            choices = [1, rng.randint(2, 9), rng.choice([16, 32, 64, 128]), rng.randint(10, 150), rng.choice([24, 48, 96, 200])]
+            choices = [
+                1,
+                rng.randint(2, 9),
+                rng.choice([16, 32, 64, 128]),
+                rng.randint(10, 150),
+                rng.choice([24, 48, 96, 200]),
+            ]
             size = rng.choice(choices if tiled < 3 else choices[:3])
             found.append(self.dimension(f"d{number}", size, batch=False))
         for number in range(rng.choice([0, 0, 0, 1, 1, 2])):
@@ -158,7 +165,13 @@ class _ProgramDrawer:
             if tensor.role == "argument" and self.rng.random() < 0.15:
                 buffer = tensor.buffer
                 twin = m.Buffer(
-                    f"B{len(found)}", "global", buffer.dtype, buffer.shape, buffer.labels, buffer.storage, buffer.declared
+                    f"B{len(found)}",
+                    "global",
+                    buffer.dtype,
+                    buffer.shape,
+                    buffer.labels,
+                    buffer.storage,
+                    buffer.declared,
                 )
                 found.append(m.Tensor(twin, tensor.strides, tensor.offset, tensor.elements))
         return found

@@ -1,7 +1,7 @@
 """Memory of the reference: bytes with what has been written, and the rules that make a program's meaning unique.
 
-A program is *invalid*, no test of the compiler, when a block reads what another block writes (blocks have no order), when an
-iteration of a parallel loop touches what another one writes, or when something is read that was never written.
+A program is *invalid*, no test of the compiler, when a block reads what another block writes (blocks have no order),
+when an iteration of a parallel loop touches what another one writes, or when something is read that was never written.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Random programs as trees: what a generator draws, what is rendered as source text and what NumPy carries out.
 
-Expressions know their dtype by the rules of :mod:`tests.random_programs.numbers`. Regions carry their extents always; how
-they are written (``A``, ``A[y, x]``, ``A[y0:y1, x0:x1]``) is a matter of ``form``.
+Expressions know their dtype by the rules of :mod:`tests.random_programs.numbers`. Regions carry their extents always;
+how they are written (``A``, ``A[y, x]``, ``A[y0:y1, x0:x1]``) is a matter of ``form``.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from tests.random_programs.numbers import COMPARISONS, arithmetic, promote
 
 @dataclass(frozen=True)
 class Buffer:
-    """``labels``: per dimension which dimension of the iteration space it follows (None: none). ``declared``: the sizes as
-    source text. ``storage``: the name of the memory that views and aliases share."""
+    """``labels``: per dimension which dimension of the iteration space it follows (None: none). ``declared``: the sizes
+    as source text. ``storage``: the name of the memory that views and aliases share."""
 
     name: str
     scope: str

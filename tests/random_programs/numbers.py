@@ -1,8 +1,8 @@
 """Scalar meaning of the random programs, in NumPy and torch: promotion, conversions, operators.
 
-Values are NumPy arrays; a bfloat16 value is a float32 array whose elements are bfloat16 numbers. Written from the language's
-rules (TileLang's promotion; torch's conversions; wrapping integers; IEEE arithmetic, rounded after each operation), not from
-the compiler.
+Values are NumPy arrays; a bfloat16 value is a float32 array whose elements are bfloat16 numbers. Written from the
+language's rules (TileLang's promotion; torch's conversions; wrapping integers; IEEE arithmetic, rounded after each
+operation), not from the compiler.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ def itemsize(dtype: str) -> int:
 
 
 def promote(left: str, right: str) -> str:
-    """The common dtype of two operands: bool < integers < floats, then the wider, unsigned over signed, f16 over bf16."""
+    """The common dtype of two operands: bool < integers < floats, then the wider, unsigned over signed, f16 over
+    bf16."""
     if left == right:
         return left
     for a, b in ((left, right), (right, left)):
@@ -59,8 +60,8 @@ def round_to(value: np.ndarray, dtype: str) -> np.ndarray:
 
 
 def convert(value: np.ndarray, source: str, target: str) -> np.ndarray:
-    """``value`` of dtype ``source`` as ``target``. Out-of-range floats saturate at 32 and 64 bits, NaN gives 0; narrower
-    integers wrap from int32 (uint8 and uint16: from int64)."""
+    """``value`` of dtype ``source`` as ``target``. Out-of-range floats saturate at 32 and 64 bits, NaN gives 0;
+    narrower integers wrap from int32 (uint8 and uint16: from int64)."""
     if source == target:
         return value
     if target == "bool":

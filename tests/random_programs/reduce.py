@@ -11,7 +11,9 @@ from tests.random_programs import model as m
 from tests.random_programs.runner import check
 
 
-def reduce(program: m.Program, error: BaseException, ptx: bool = False, seconds: float = 120.0) -> tuple[m.Program, BaseException]:
+def reduce(
+    program: m.Program, error: BaseException, ptx: bool = False, seconds: float = 120.0
+) -> tuple[m.Program, BaseException]:
     """The smallest program found that still fails with an error of the same kind, and its error."""
     deadline = time.monotonic() + seconds
     progress = True
@@ -28,7 +30,7 @@ def reduce(program: m.Program, error: BaseException, ptx: bool = False, seconds:
 
 
 def _kind(error: BaseException) -> tuple[str, str]:
-    return type(error).__name__, str(error).partition('\n')[0][:25] if type(error).__name__ != "Mismatch" else ""
+    return type(error).__name__, str(error).partition("\n")[0][:25] if type(error).__name__ != "Mismatch" else ""
 
 
 def _failure(program: m.Program, ptx: bool) -> BaseException | None:

@@ -81,7 +81,7 @@ class _Block:
             case m.Fill(destination, value):
                 filled = np.zeros((), numbers.HELD[destination.buffer.dtype])
                 if value is not None:
-                    filled = numbers.convert(self.value(value), value.dtype, destination.buffer.dtype)
+                    filled = self._converted(value, destination.buffer.dtype)
                 self.memory.begin_parallel()
                 indices, number = self._points(destination)
                 self.memory.write(destination.buffer.name, indices, filled, np.ones((), bool), number)
@@ -89,7 +89,7 @@ class _Block:
             case m.Parallel():
                 self._parallel(node)
             case m.Store(buffer, indices, value):
-                stored = numbers.convert(self.value(value), value.dtype, buffer.dtype)
+                stored = self._converted(value, buffer.dtype)
                 where = tuple(self.value(index) for index in indices)
                 self.memory.write(buffer.name, where, stored, self.active, self.number)
             case m.Assign(name, value):
@@ -156,7 +156,9 @@ class _Block:
         start, stop = self.value(node.start), self.value(node.stop)
         outer = self.active
         starts, stops = np.broadcast_arrays(start, stop)
-        longest = max((len(range(int(a), int(b), node.step)) for a, b in zip(starts.flat, stops.flat, strict=True)), default=0)
+        longest = max(
+            (len(range(int(a), int(b), node.step)) for a, b in zip(starts.flat, stops.flat, strict=True)), default=0
+        )
         try:
             for trip in range(longest):
                 index = (start + np.int32(trip * node.step)).astype(np.int32)
@@ -189,7 +191,7 @@ class _Block:
                 value = numbers.convert(self.value(operand), operand.dtype, dtype)
                 return np.asarray(numbers.unary(operator, value, dtype))
             case m.Cast(operand, dtype):
-                return numbers.convert(self.value(operand), operand.dtype, dtype)
+                return self._converted(operand, dtype)
             case m.Choice(condition, if_true, if_false):
                 test = self.value(condition)
                 a = numbers.convert(self._under(test, if_true), if_true.dtype, node.dtype)
@@ -200,6 +202,12 @@ class _Block:
                 second = self._under(first if operator == "and" else ~first, right)
                 return first & second if operator == "and" else first | second
         raise TypeError(node)
+
+    def _converted(self, node: m.Expression, dtype: str) -> np.ndarray:
+        """The value as ``dtype``. A plain Python float that becomes an integer is truncated and wraps, as Python's ints do."""
+        if isinstance(node, m.Number) and node.dtype == "float32" and dtype in numbers.INTEGERS:
+            return np.asarray(int(node.value), np.int64).astype(numbers.HELD[dtype])
+        return numbers.convert(self.value(node), node.dtype, dtype)
 
     def _under(self, condition: np.ndarray, node: m.Expression) -> np.ndarray:
         """The value where ``condition`` holds; elsewhere it is not evaluated."""

@@ -1,4 +1,5 @@
-"""Runs random programs: source text in a module of its own, torch tensors with poison, the simulator, the comparison."""
+"""Runs random programs: source text in a module of its own, torch tensors with poison, the simulator, the
+comparison."""
 
 from __future__ import annotations
 
@@ -19,12 +20,12 @@ import numpy as np
 import torch
 
 from ptxtile.errors import LoweringError
+from tests.ptxas import assemble
 from tests.random_programs import model as m
 from tests.random_programs import numbers, reference
 from tests.random_programs.generator import generate
 from tests.random_programs.memory import Invalid, Storage
 from tests.random_programs.source import render
-from tests.ptxas import assemble
 
 POISON = 0xA5
 
@@ -163,7 +164,8 @@ def check(program: m.Program, *, ptx: bool = False, folder: Path | None = None) 
 
 
 def _compare(
-    program: m.Program, expected: Mapping[str, Storage], start: Mapping[str, Storage], tensors: Mapping[str, torch.Tensor],
+    program: m.Program, expected: Mapping[str, Storage], start: Mapping[str, Storage],
+    tensors: Mapping[str, torch.Tensor],
     results: Any,
 ) -> None:  # fmt: skip
     outputs = [t for t in program.tensors if t.role == "empty"]
@@ -206,8 +208,8 @@ def _same(tensor: m.Tensor, expected: np.ndarray, got: np.ndarray, written: np.n
     if bad.size:
         place = int(bad[0])
         raise Mismatch(
-            f"{tensor.buffer.name}: {bad.size} of {int(mask.sum())} written elements differ, first the storage's element "
-            f"{place}: expected {a[place]!r}, got {b[place]!r}"
+            f"{tensor.buffer.name}: {bad.size} of {int(mask.sum())} written elements differ, first the storage's "
+            f"element {place}: expected {a[place]!r}, got {b[place]!r}"
         )
 
 
@@ -215,10 +217,13 @@ def describe(seed: int, program: m.Program, error: BaseException) -> str:
     """A failure as text: the source, the seed, how to see it again."""
     text = render(program)
     strided = [
-        f"#   {t.buffer.name}: shape {t.buffer.shape}, strides {t.strides}, offset {t.offset}, {t.role}, in {t.buffer.storage}"
+        f"#   {t.buffer.name}: shape {t.buffer.shape}, strides {t.strides}, offset {t.offset}, {t.role}, "
+        f"in {t.buffer.storage}"
         for t in program.tensors
     ]
-    scalars = [f"#   {s.name} = {s.value!r}" for s in program.scalars] + [f"#   {s.name} = {s.value}" for s in program.sizes]
+    scalars = [f"#   {s.name} = {s.value!r}" for s in program.scalars] + [
+        f"#   {s.name} = {s.value}" for s in program.sizes
+    ]
     return "\n".join(
         [
             text, "# arguments:", *strided, *scalars, f"# {type(error).__name__}: {error}", f"# seed {seed}",

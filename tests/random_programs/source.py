@@ -7,8 +7,8 @@ import math
 from tests.random_programs import model as m
 
 _SIGNS = {
-    "add": "+", "sub": "-", "mul": "*", "div": "/", "floordiv": "//", "floormod": "%", "and": "&", "or": "|", "xor": "^",
-    "shl": "<<", "shr": ">>", "eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">=",
+    "add": "+", "sub": "-", "mul": "*", "div": "/", "floordiv": "//", "floormod": "%", "and": "&", "or": "|",
+    "xor": "^", "shl": "<<", "shr": ">>", "eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">=",
 }  # fmt: skip
 
 
@@ -32,9 +32,7 @@ def render(program: m.Program) -> str:
     body += [f'{s.name} = T.const("{s.name}")' for s in program.sizes if s.kind == "const"]
     body += [f"{t.buffer.name}: {_tensor(t)}" for t in program.tensors if t.role == "argument"]
     body += [f"{s.name}: T.{s.dtype}" for s in program.scalars]
-    body += [
-        f"{t.buffer.name} = T.empty({_shape(t.buffer.declared)}, T.{t.buffer.dtype})" for t in outputs
-    ]
+    body += [f"{t.buffer.name} = T.empty({_shape(t.buffer.declared)}, T.{t.buffer.dtype})" for t in outputs]
     body += kernels
     if outputs:
         body.append("return " + ", ".join(t.buffer.name for t in outputs))

@@ -138,8 +138,8 @@ class FakeBindings:
         return self._returns("cuLaunchKernelEx")
 
     def _launch(self, config: int, function: int, parameters: int, extra: int) -> int:
-        """The C function. CUlaunchConfig: grid, block, shared bytes, stream, attributes, their number; CUlaunchAttribute:
-        id, padding to 8, 64 bytes of value (cuda.h)."""
+        """The C function. CUlaunchConfig: grid, block, shared bytes, stream, attributes, their number;
+        CUlaunchAttribute: id, padding to 8, 64 bytes of value (cuda.h)."""
         assert not extra
         *dimensions, shared, stream, attributes_at, count = struct.unpack("7I4xQQI", ctypes.string_at(config, 52))
         attributes: dict[str, Any] = {}

@@ -8,6 +8,7 @@ import random
 import struct
 import threading
 import time
+import weakref
 from dataclasses import replace
 from typing import Any
 
@@ -30,7 +31,7 @@ from ptxtile.launch_record import (
 )
 from ptxtile.runtime import context, driver, planned_calls
 from ptxtile.runtime.arguments import bind
-from ptxtile.runtime.call_plan import UNFIT
+from ptxtile.runtime.call_plan import UNFIT, CallPlan
 from ptxtile.runtime.executable import Executable
 from ptxtile.runtime.planned_calls import PlannedCalls, overlapping
 from tests.runtime.fake_bindings import PRIMARY, FakeBindings
@@ -116,7 +117,7 @@ def fake(monkeypatch) -> FakeBindings:
 
 
 def add_record(**changes: Any) -> LaunchRecord:
-    """Two tensors in, one passed and one allocated out, a map of each, two launches of which the second may be empty."""
+    """Tensors in, passed out and allocated, maps of two, two launches of which the second may be empty."""
     parameters = (
         KernelParameter("pointer", "A"),
         KernelParameter("tensor_map", "B_map"),
@@ -142,8 +143,8 @@ def add_record(**changes: Any) -> LaunchRecord:
         ),
         launches=(
             launch,
-            replace(launch, kernel="second", grid=(SizeOperation("max", SizeOperation("sub", M, 6), 0), 1, 1), cluster=(1, 1, 1),
-                    cooperative=True, dependent_launch=True),
+            replace(launch, kernel="second", grid=(SizeOperation("max", SizeOperation("sub", M, 6), 0), 1, 1),
+                    cluster=(1, 1, 1), cooperative=True, dependent_launch=True),
         ),
         returns=("C", "D"),
         divisibilities=(Divisibility(N, 4),),
@@ -203,8 +204,8 @@ WIDTHS = {
 }  # fmt: skip
 VALUES = (
     0, 1, -1, 2, 127, 128, 255, 256, -129, 65504, 65519, 65520, 2**31, -(2**31), 2**53 + 1, 2**64 - 1, 2**64, 10**400,
-    True, False, 0.0, -0.0, 1.0, 0.1, 1 / 3, 1.5, 448.0, 464.1, 65519.9, 65520.0, 3.3895e38, 3.4028235e38, 3.5e38, 1e300,
-    1e-45, 1e-8, math.inf, -math.inf, math.nan, -math.nan,
+    True, False, 0.0, -0.0, 1.0, 0.1, 1 / 3, 1.5, 448.0, 464.1, 65519.9, 65520.0, 3.3895e38, 3.4028235e38, 3.5e38,
+    1e300, 1e-45, 1e-8, math.inf, -math.inf, math.nan, -math.nan,
 )  # fmt: skip
 
 
@@ -213,17 +214,17 @@ def test_numbers(fake, dtype) -> None:
     """Every number gives the same bytes or the same error by a plan (made by an earlier call) as with all checks."""
     fake.parameter_sizes = (8, WIDTHS[dtype])
     calls, a = Calls(fake, numbers_record(dtype)), torch.zeros(4, dtype=torch.int8)
+
+    def outcome(call, value: Any) -> Any:
+        try:
+            return calls.launched(call, a, value)
+        except ArgumentError as error:
+            return str(error)
+
     for first in (1, 1.0, True):
         calls.planned(a, first)
     for value in VALUES:
-        try:
-            expected = calls.launched(calls.checked, a, value)
-        except ArgumentError as error:
-            with pytest.raises(ArgumentError) as caught:
-                calls.planned(a, value)
-            assert str(caught.value) == str(error)
-        else:
-            assert calls.launched(calls.planned, a, value) == expected
+        assert outcome(calls.planned, value) == outcome(calls.checked, value)
     assert calls.found > 1
 
 
@@ -359,7 +360,12 @@ def test_allocations_under_a_mode_leave_no_plan(fake) -> None:
     fake.parameter_sizes = (8,)
     launch = KernelLaunch("k", (1, 1, 1), (32, 1, 1), 0, (KernelParameter("pointer", "A"),))
     record = LaunchRecord(
-        "f", (TensorArgument("A", "float32", (M,), (1,), 4),), (Allocation("C", "float32", (M,)),), (), (launch,), ("C",)
+        "f",
+        (TensorArgument("A", "float32", (M,), (1,), 4),),
+        (Allocation("C", "float32", (M,)),),
+        (),
+        (launch,),
+        ("C",),
     )
     calls, a = Calls(fake, record), torch.zeros(4)
     with FakeTensorMode():
@@ -409,7 +415,9 @@ def test_threads_share_a_plan_and_no_memory(fake) -> None:
     fake.parameter_sizes = ADD_SIZES
     calls = Calls(fake, add_record(returns=()))
     calls.planned(*tensors())
+    calls.planned(*tensors())
     fake.launched.clear()
+    calls.found = 0
     launch, inside, most = fake._launch, [0], [0]
 
     def slow(*arguments: int) -> int:
@@ -422,6 +430,7 @@ def test_threads_share_a_plan_and_no_memory(fake) -> None:
     slow_function = fake.function_of("cuLaunchKernelEx", slow)
     (family,) = calls.plans._families.values()
     (plan,) = family.plans.values()
+    assert isinstance(plan, CallPlan)
     plan._launch_kernel = slow_function
     sets = [tensors() for _ in range(6)]
 
@@ -566,3 +575,16 @@ def test_a_forked_child_has_no_plans(fake) -> None:
         assert "forked" in pipe.read()
     os.waitpid(child, 0)
     calls.agree(*args, by_plan=True)
+
+
+def test_plans_keep_no_tensor_alive(fake) -> None:
+    """Neither the arguments nor the results, before and after the plan has run."""
+    fake.parameter_sizes = ADD_SIZES
+    calls, args = Calls(fake, add_record()), tensors()
+    for _ in range(3):
+        results = calls.planned(*args)
+        references = [weakref.ref(tensor) for tensor in (args[0], args[2], args[3], results[0])]
+        del results
+        args = tensors()
+        assert [reference() for reference in references] == [None] * 4
+    assert calls.found == 2

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ptxtile.ir import async_copy_ops, atomic_ops, cluster_ops, gpu_ops, tensor_core_ops, warp_ops
+from ptxtile.ir import async_copy_ops, atomic_ops, cluster_ops, gpu_ops, manual_ops, tensor_core_ops, warp_ops
 from ptxtile.ir.tile_ops import Print
 from ptxtile.sim.control_flow import Wait
 from ptxtile.sim.masks import Mask
@@ -20,6 +20,7 @@ from ptxtile.sim.rules import (
     bulk_groups,
     clusters,
     fences,
+    manual,
     matrices,
     mbarriers,
     printing,
@@ -52,7 +53,7 @@ RULES: dict[type, Callable[[Threads, Any, Mask], Wait | None]] = {
     atomic_ops.AtomicStore: atomics.store,
     manual_ops.BarArrive: manual.arrive,
     manual_ops.MbarrierExpectTx: manual.expect,
-    manual_ops.Assert: manual.check,
+    manual_ops.DeviceAssert: manual.check,
     manual_ops.InlinePtx: manual.inline,
     tensor_core_ops.LoadMatrix: matrices.load,
     tensor_core_ops.StoreMatrix: matrices.store,

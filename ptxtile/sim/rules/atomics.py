@@ -1,7 +1,7 @@
 """Atomic operations: the active lanes one after another, so that each sees what those before it left (PTX ISA, «atom»).
 
-Lanes that meet in one place are carried out in rounds, each lane of a round at a place of its own; places that very many
-lanes meet in are accumulated at once.
+Lanes that meet in one place are carried out in rounds, each lane of a round at a place of its own; places that very
+many lanes meet in are accumulated at once.
 """
 
 from __future__ import annotations
@@ -40,7 +40,11 @@ def operate(threads: Threads, op: Atomic, mask: Mask) -> None:
     for chosen in _rounds(places):
         if isinstance(chosen, np.ndarray):
             old = _read(units, places[chosen], dtype)
-            new = given[chosen] if op.operator == "exchange" else arithmetic.binary(op.operator, old, given[chosen], dtype)
+            new = (
+                given[chosen]
+                if op.operator == "exchange"
+                else arithmetic.binary(op.operator, old, given[chosen], dtype)
+            )
             before[chosen] = old
             units[places[chosen]] = _bits(new, dtype)
         else:
@@ -62,7 +66,8 @@ def store(threads: Threads, op: AtomicStore, mask: Mask) -> None:
 def _places(
     threads: Threads, op: Atomic | AtomicLoad | AtomicStore, lanes: int, mask: Mask, verb: str = "written"
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The memory as units of one element, and the unit of each element of each active lane, in the order of the lanes."""
+    """The memory as units of one element, and the unit of each element of each active lane, in the order of the
+    lanes."""
     buffer: Buffer = op.buffer
     size = buffer.dtype.itemsize
     index = np.broadcast_to(np.asarray(threads.evaluate(op.indices[0], mask)), (threads.group.ctas, threads.lanes))

@@ -13,7 +13,7 @@ import numpy as np
 
 from ptxtile.errors import SimulationError
 from ptxtile.ir.gpu_ops import BarSync
-from ptxtile.ir.manual_ops import Assert, BarArrive, InlinePtx, MbarrierExpectTx
+from ptxtile.ir.manual_ops import BarArrive, DeviceAssert, InlinePtx, MbarrierExpectTx
 from ptxtile.ir.types import DType
 from ptxtile.sim.dtypes import as_array, from_memory, memory_dtype, to_memory
 from ptxtile.sim.masks import Mask, split
@@ -35,7 +35,7 @@ def expect(threads: Threads, op: MbarrierExpectTx, mask: Mask) -> None:
         mbarrier.add_transactions(counts * op.bytes)
 
 
-def check(threads: Threads, op: Assert, mask: Mask) -> None:
+def check(threads: Threads, op: DeviceAssert, mask: Mask) -> None:
     _, fails = split(mask, threads.evaluate(op.condition, mask))
     ctas, lanes = threads.active_lanes(fails)
     if len(ctas):

@@ -52,6 +52,7 @@ def shuffle(threads: Threads, op: Shuffle, mask: Mask) -> None:
 def vote(threads: Threads, op: Vote, mask: Mask) -> None:
     fragments.whole_groups(threads, "vote.sync", mask, WARP)
     holds = _by_warp(threads, op.condition, mask).astype(bool)
+    found: np.ndarray
     if op.mode == "ballot":
         found = (holds.astype(np.uint64) << np.arange(WARP, dtype=np.uint64)).sum(axis=2).astype(np.uint32)
     else:

@@ -196,4 +196,4 @@ def a_tile_in_a_branch(A):
 )
 def test_errors(body, words: str) -> None:
     found = message(body)
-    assert words in found and "test_elect_atomics.py" in found
+    assert words in found and "test_elect_effects.py" in found

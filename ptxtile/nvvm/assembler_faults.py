@@ -1,0 +1,59 @@
+"""PTX instructions that ptxas and the driver's JIT are known to translate wrongly, written another way.
+
+Each rule names what was seen on a card. The rewriting is on text, after LLVM: LLVM narrows wider arithmetic back to 16 bits, so
+these instructions cannot be kept out of its output.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """``pattern`` matches one instruction; ``fault`` says what went wrong, on what."""
+
+    pattern: re.Pattern[str]
+    replacement: Callable[[re.Match[str]], str]
+    fault: str
+
+
+def _negation(match: re.Match[str]) -> str:
+    return f"sub.u16 \t{match['result']}, 0, {match['operand']};"
+
+
+def _in_32_bits(match: re.Match[str]) -> str:
+    """``max.u16 d, a, b`` on zero- or sign-extended operands; an immediate is one already."""
+    sign = match["sign"]
+    moves = []
+    for register, operand in (("wide_a", match["left"]), ("wide_b", match["right"])):
+        move = f"cvt.{sign}32.{sign}16" if operand.startswith("%") else "mov.b32"
+        moves.append(f"{move} {register}, {operand};")
+    operation = f"{match['operator']}.{sign}32 wide_a, wide_a, wide_b;"
+    return f"{{ .reg .b32 wide_a, wide_b; {' '.join(moves)} {operation} cvt.u16.u32 {match['result']}, wide_a; }}"
+
+
+RULES = (
+    Rule(
+        re.compile(r"\bneg\.s16\s+(?P<result>%\w+), (?P<operand>%\w+);"),
+        _negation,
+        "neg.s16 (and sub.s16 from 0) loses the wrap of −32768 or the sign itself where a 16-bit product, minimum or "
+        "comparison uses it; sub.u16 does not. H200, driver 580.159, JIT for sm_90a.",
+    ),
+    Rule(
+        re.compile(
+            r"\b(?P<operator>min|max)\.(?P<sign>[us])16\s+(?P<result>%\w+), (?P<left>%\w+|-?\d+), (?P<right>%\w+|-?\d+);"
+        ),
+        _in_32_bits,
+        "max.u16(x << 1, 1) == 1 came out true for x = 20; in 32 bits it is right. H200, driver 580.159, JIT for sm_90a.",
+    ),
+)
+
+
+def avoid_faults(ptx: str) -> str:
+    """``ptx`` with every instruction of :data:`RULES` written the other way."""
+    for rule in RULES:
+        ptx = rule.pattern.sub(rule.replacement, ptx)
+    return ptx

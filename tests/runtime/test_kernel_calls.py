@@ -1,0 +1,246 @@
+"""Kernel objects whose calls go to a fake card: plans are made and used, and nothing else changes.
+
+CPU tensors stand for those of the card: the device type is replaced where a call is read and where it is bound.
+"""
+
+from __future__ import annotations
+
+import struct
+import threading
+from typing import Any
+
+import pytest
+import torch
+
+import ptxtile
+import ptxtile.language as T
+from ptxtile import kernel as kernel_module
+from ptxtile.errors import ArgumentError, PtxtileError
+from ptxtile.runtime import arguments, context, driver
+from ptxtile.runtime.call_plan import CallPlan
+from tests.runtime.fake_bindings import FakeBindings
+
+WIDTHS = {"pointer": 8, "tensor_map": 128}
+NUMBERS = {"float32": 4, "int32": 4, "int64": 8}
+
+
+@pytest.fixture
+def fake(monkeypatch) -> FakeBindings:
+    made = FakeBindings()
+    monkeypatch.setattr(driver, "_import_bindings", lambda: made)
+    monkeypatch.setattr(driver, "_library", None)
+    monkeypatch.setattr(driver, "_initialised_in", None)
+    monkeypatch.setattr(context, "stream_reader", lambda: lambda device: 5)
+    bind, read = arguments.bind, kernel_module._call_key
+
+    def bind_on_cpu(record, args, kwargs=None, *, device_type):
+        return bind(record, args, kwargs, device_type="cpu")
+
+    monkeypatch.setattr(arguments, "bind", bind_on_cpu)
+    monkeypatch.setattr(kernel_module, "_call_key", lambda args: (read(args)[0], "cuda", 0))
+    return made
+
+
+@pytest.fixture
+def plans_run(monkeypatch) -> list[CallPlan]:
+    """Every plan that has run, in order."""
+    ran: list[CallPlan] = []
+    run = CallPlan.run
+
+    def recorded(self, *args: Any) -> Any:
+        ran.append(self)
+        return run(self, *args)
+
+    monkeypatch.setattr(CallPlan, "run", recorded)
+    return ran
+
+
+def expect_parameters(fake: FakeBindings, launch) -> None:
+    (one,) = launch.launches
+    fake.parameter_sizes = tuple(WIDTHS.get(p.kind) or NUMBERS[p.dtype] for p in one.parameters)
+
+
+def scaled(**options: Any):
+    @ptxtile.jit(target="sm_90a", **options)
+    def scale(A, factor, threads=32, tile=32):
+        N = T.const("N")
+        A: T.Tensor((N,), T.float32)
+        factor: T.float32
+        B = T.empty((N,), T.float32)
+        with T.Kernel(T.ceildiv(N, tile), threads=threads) as bx:
+            for i in T.Parallel(tile):
+                B[bx * tile + i] = A[bx * tile + i] * factor
+        return B
+
+    return scale
+
+
+def test_the_eager_form(fake, plans_run) -> None:
+    scale, a = scaled(), torch.zeros(64)
+    fake.parameter_sizes = (8, 8, 4)
+    first = scale(a, 2.0)
+    expect_parameters(fake, next(iter(scale._kernels.values())).launch)
+    assert plans_run == []
+    for factor in (3.0, 0.25, 7):
+        result = scale(a, factor)
+        assert result.shape == (64,) and result.data_ptr() != first.data_ptr()
+        assert struct.pack("<f", factor) in fake.launched[-1]["parameters"]
+        assert result.data_ptr().to_bytes(8, "little") in fake.launched[-1]["parameters"]
+    assert len(plans_run) == 2  # an int is another kind of call, checked the first time
+    scale(a, factor=3.0)
+    scale(factor=3.0, A=a)
+    assert len(plans_run) == 4 and len({id(plan) for plan in plans_run}) == 1
+    assert len(scale._kernels) == 1
+
+
+def test_python_arguments_choose_the_kernel(fake, plans_run) -> None:
+    scale, a = scaled(), torch.zeros(64)
+    fake.parameter_sizes = (8, 8, 4)
+    for _ in range(2):
+        for arguments_, block, grid in (
+            (((a, 1.0), {}), 32, 2),
+            (((a, 1.0, 64), {}), 64, 2),
+            (((a, 1.0), {"threads": 64}), 64, 2),
+            (((a, 1.0), {"tile": 16, "threads": 64}), 64, 4),
+            (((a, 1.0), {"threads": 64, "tile": 16}), 64, 4),
+            (((), {"threads": 64, "A": a, "factor": 1.0}), 64, 2),
+        ):
+            args, kwargs = arguments_
+            scale(*args, **kwargs)
+            assert fake.launched[-1]["block"] == (block, 1, 1) and fake.launched[-1]["grid"] == (grid, 1, 1)
+    assert len(scale._kernels) == 3 and len(plans_run) == 9
+
+
+@pytest.mark.parametrize(
+    "args, kwargs",
+    [
+        ((), {}), ((1,), {}), ((torch.zeros(64),), {}), ((torch.zeros(64), 1.0, 32, 32, 5), {}),
+        ((torch.zeros(64), 1.0), {"A": torch.zeros(64)}), ((torch.zeros(64), 1.0), {"other": 1}),
+        ((torch.zeros(64), "x"), {}), ((torch.zeros(64), None), {}), ((torch.zeros(64).double(), 1.0), {}),
+        ((torch.zeros(64, 1), 1.0), {}), ((torch.zeros(64), 1e40), {}), ((None, 1.0), {}),
+        ((torch.zeros(64), torch.zeros(2)), {}), ((torch.zeros(64, device="meta"), 1.0), {}),
+    ],
+)  # fmt: skip
+def test_wrong_arguments_after_a_right_call(fake, args, kwargs) -> None:
+    """The same error as of a kernel that was never called before."""
+    fresh, used, a = scaled(), scaled(), torch.zeros(64)
+    fake.parameter_sizes = (8, 8, 4)
+    used(a, 1.0)
+    used(a, 1.0)
+    with pytest.raises(PtxtileError) as expected:
+        fresh(*args, **kwargs)
+    for _ in range(2):
+        with pytest.raises(type(expected.value)) as caught:
+            used(*args, **kwargs)
+        assert str(caught.value) == str(expected.value)
+        names = {frame.path.name for frame in caught.traceback}
+        assert names == {"test_kernel_calls.py"} or ("jit.py" in names and "call_plan.py" not in names)
+    used(a, 1.0)
+
+
+def test_overlap_needs_another_variant(fake, plans_run) -> None:
+    @ptxtile.jit(target="sm_90a")
+    def add(A, B):
+        N = T.const("N")
+        A: T.Tensor((N,), T.float32)
+        B: T.Tensor((N,), T.float32)
+        with T.Kernel(1, threads=32):
+            for i in T.Parallel(N):
+                B[i] = A[i] + 1.0
+
+    fake.parameter_sizes = (8, 8)
+    memory = torch.zeros(256)
+    x, y, shifted = memory[:64], memory[64:128], memory[4:68]
+    for _ in range(2):
+        add(x, y), add(x, x), add(x, shifted), add(y, x)
+    (kernel,) = add._kernels.values()
+    # A first call of each kind is checked; add(y, x) is of the same kind as add(x, y), add(x, shifted) as add(x, x).
+    assert len(plans_run) == 6 and len(kernel._variants) == 2
+    add(x, x)
+    overlapping = kernel.variant
+    add(x, y)
+    assert kernel.variant is not overlapping  # the variant of the latest call, planned or not
+
+
+def test_dynamic_sizes(fake, plans_run) -> None:
+    @ptxtile.jit(target="sm_90a")
+    def add(A):
+        N = T.dynamic("N")
+        A: T.Tensor((N,), T.float32)
+        B = T.empty((N,), T.float32)
+        with T.Kernel(T.ceildiv(N, 32), threads=32) as bx:
+            for i in T.Parallel(32):
+                if bx * 32 + i < N:
+                    B[bx * 32 + i] = A[bx * 32 + i] + 1.0
+        return B
+
+    fake.parameter_sizes = (8, 8, 4)
+    for size in (64, 96, 64, 96, 33, 64, 0, 0):
+        launches = len(fake.launched)
+        assert add(torch.zeros(size)).shape == (size,)
+        if size:
+            assert fake.launched[-1]["grid"] == (-(-size // 32), 1, 1)
+            assert fake.launched[-1]["parameters"][2] == size.to_bytes(4, "little")
+        else:
+            assert len(fake.launched) == launches
+    assert len(plans_run) == 3
+
+
+def test_keywords_of_a_kernel_object(fake, plans_run) -> None:
+    @T.prim_func
+    def copy(A: T.Tensor((64,), "float32"), B: T.Tensor((64,), "float32")):
+        with T.Kernel(1, threads=32):
+            for i in T.Parallel(64):
+                B[i] = A[i]
+
+    kernel = ptxtile.compile(copy, target="sm_90a")
+    fake.parameter_sizes = (8, 8)
+    a, b = torch.zeros(64), torch.zeros(64)
+    kernel(a, b), kernel(A=a, B=b), kernel(a, B=b)
+    assert len(plans_run) == 2
+    launched = [launch["parameters"] for launch in fake.launched]
+    assert launched[0] == launched[1] == launched[2]
+    with pytest.raises(ArgumentError, match="unknown argument 'C'"):
+        kernel(a, b, C=1)
+
+
+def test_threads_call_one_kernel(fake) -> None:
+    scale = scaled()
+    fake.parameter_sizes = (8, 8, 4)
+    scale(torch.zeros(64), 1.0)
+    fake.launched.clear()
+    wrong: list[Any] = []
+
+    def work(n: int) -> None:
+        a = torch.zeros(64)
+        for _ in range(40):
+            result = scale(a, float(n))
+            if result.shape != (64,):
+                wrong.append(result)
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong and len(fake.launched) == 200
+    counts = [sum(struct.pack("<f", n) in launch["parameters"] for launch in fake.launched) for n in range(1, 5)]
+    assert counts == [40] * 4
+
+
+def test_mutable_defaults_are_read_at_each_call(fake) -> None:
+    shape = [32]
+
+    @ptxtile.jit(target="sm_90a")
+    def fill(A, tile=shape):
+        N = T.const("N")
+        A: T.Tensor((N,), T.float32)
+        with T.Kernel(T.ceildiv(N, tile[0]), threads=32) as bx:
+            for i in T.Parallel(tile[0]):
+                A[bx * tile[0] + i] = 1.0
+
+    fake.parameter_sizes = (8,)
+    fill(torch.zeros(64))
+    shape[0] = 16
+    fill(torch.zeros(64))
+    assert [launch["grid"] for launch in fake.launched] == [(2, 1, 1), (4, 1, 1)]

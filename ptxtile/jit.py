@@ -398,7 +398,10 @@ class _CallableModule(ModuleType):
     """``ptxtile.jit`` is both this module, once somebody imports it by that name, and the decorator."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return jit(*args, **kwargs)
+        try:
+            return jit(*args, **kwargs)
+        except Exception as error:
+            raise without_our_frames(error) from error.__cause__
 
 
 sys.modules[__name__].__class__ = _CallableModule

@@ -145,12 +145,12 @@ def _barrier(tracer: Tracer, value: Any, what: str) -> tuple[Buffer, Expr]:
             tracer.discard(value.let)
         buffer, (index,) = value.element
         return buffer.ir, cast(index, int32)
-    several = isinstance(value, TracedBuffer) and value.ir.scope is Scope.BARRIER
+    got, hint = operations.describe(value), None
+    if isinstance(value, TracedBuffer) and value.ir.scope is Scope.BARRIER:
+        got, hint = f"all {value.ir.shape[0]} barriers of {value.name}", "pick one by its index, such as bars[0]"
     raise TypeMismatchError(
-        f"the barrier of {what}", location=user_location(), expected="one barrier of T.alloc_barrier",
-        got=f"all {value.ir.shape[0]} barriers of {value.name}" if several else operations.describe(value),
-        hint="pick one by its index, such as bars[0]" if several else None,
-    )  # fmt: skip
+        f"the barrier of {what}", location=user_location(), expected="one barrier of T.alloc_barrier", got=got, hint=hint
+    )
 
 
 def mbarrier_arrive(mbarrier: Any, cta_id: Any = None) -> None:

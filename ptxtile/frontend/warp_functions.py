@@ -1,6 +1,6 @@
 """Functions between the 32 threads of a warp: shuffles, votes, indices. All threads of the warp have to come to each.
 
-Masks other than all 32 lanes are refused; TileLang passes them on to the card, which waits for the lanes that they name.
+Masks other than all 32 lanes are refused; TileLang passes them on to the card, which waits for them.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from ptxtile.ir.buffers import Scope, allocate
 from ptxtile.ir.expressions import Expr, as_expr, cast, constant, constant_value
 from ptxtile.ir.program import Kernel, Program, TensorParameter, Why
 from ptxtile.ir.rewrite import walk
-from ptxtile.ir.statements import Allocate, Role, Seq, Statement
+from ptxtile.ir.statements import Allocate, Role, Seq, Statement, View
 from ptxtile.ir.tile_ops import Copy, CopyPath, Region, SafeValue, TmaCopy
 from ptxtile.ir.types import int64
 from ptxtile.lower.options import Options
@@ -59,6 +59,7 @@ class _PathChooser(ScopedRewriter):
         self.target, self.options = target, options
         self.alignments = {p.name: p.alignment for p in program.parameters if isinstance(p, TensorParameter)}
         self.uniformity = ThreadDependence(kernel)
+        self.viewed = {node.buffer.storage.name for node in walk(kernel.body) if isinstance(node, View)}
         self.kernel = kernel
         self.why: list[Why] = []
         self.staged = 0
@@ -246,6 +247,10 @@ class _PathChooser(ScopedRewriter):
                 return f"the region of {buffer.name} does not start at 0"
         if inner.extents[-1] != buffer.static_shape[-1] > MAXIMUM_BOX:
             return f"the region is a part of rows of {buffer.name} that are longer than a box"
+        if len(inner.dense_extents) > 1 and inner.dense_extents[-1] > MAXIMUM_BOX:
+            # choose_shared_layouts keeps such a tile as columns of boxes, where it is free to
+            if buffer.storage.name in self.viewed or buffer.static_shape[-1] == 1:
+                return f"rows of {buffer.name} are longer than a box, and the tile cannot be kept as columns of boxes"
         offset: Expr = constant(0, int64)
         for start, extent, size, stride in zip(
             inner.starts, inner.extents, buffer.static_shape, buffer.strides, strict=True

@@ -1,7 +1,7 @@
 """PTX instructions that ptxas and the driver's JIT are known to translate wrongly, written another way.
 
-Each rule names what was seen on a card. The rewriting is on text, after LLVM: LLVM narrows wider arithmetic back to 16 bits, so
-these instructions cannot be kept out of its output.
+Each rule names what was seen on a card. The rewriting is on text, after LLVM: LLVM narrows wider arithmetic back to 16
+bits, so these instructions cannot be kept out of its output.
 """
 
 from __future__ import annotations
@@ -44,10 +44,12 @@ RULES = (
     ),
     Rule(
         re.compile(
-            r"\b(?P<operator>min|max)\.(?P<sign>[us])16\s+(?P<result>%\w+), (?P<left>%\w+|-?\d+), (?P<right>%\w+|-?\d+);"
+            r"\b(?P<operator>min|max)\.(?P<sign>[us])16\s+(?P<result>%\w+), "
+            r"(?P<left>%\w+|-?\d+), (?P<right>%\w+|-?\d+);"
         ),
         _in_32_bits,
-        "max.u16(x << 1, 1) == 1 came out true for x = 20; in 32 bits it is right. H200, driver 580.159, JIT for sm_90a.",
+        "max.u16(x << 1, 1) == 1 came out true for x = 20; in 32 bits it is right. H200, driver 580.159, JIT for "
+        "sm_90a.",
     ),
 )
 

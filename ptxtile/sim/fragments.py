@@ -81,8 +81,7 @@ def whole_groups(threads: Threads, name: str, mask: Mask, size: int) -> np.ndarr
         )
     lanes = np.ones(shape, dtype=bool) if mask is None else np.broadcast_to(mask, shape)
     by_group = lanes.reshape(shape[0], -1, size)
-    some: np.ndarray = by_group.any(axis=2)
-    whole: np.ndarray = by_group.all(axis=2)
+    some, whole = np.asarray(by_group.any(axis=2)), by_group.all(axis=2)
     if (some & ~whole).any():
         cta, group = (int(found[0]) for found in np.nonzero(some & ~whole))
         first = threads.first_thread + group * size

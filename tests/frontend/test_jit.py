@@ -300,3 +300,14 @@ def test_tracing_costs_milliseconds():
     kernel = ptxtile.jit(scale.function.function).compile(M=16, N=16)
     assert kernel.timings["trace"] < time.perf_counter() - started
     assert kernel.timings["trace"] < 0.05
+
+
+def test_the_module_as_decorator_shows_one_frame() -> None:
+    """``ptxtile.jit`` is the module where that was imported first; its errors look the same."""
+    import importlib
+
+    module = importlib.import_module("ptxtile.jit")
+    with pytest.raises(TargetError) as caught:
+        module(target="sm_1")  # type: ignore[operator]
+    frames = [frame for frame in traceback.extract_tb(caught.value.__traceback__) if frame.filename == module.__file__]
+    assert len(frames) == 1

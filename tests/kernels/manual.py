@@ -92,7 +92,7 @@ def roles_of_generic_accesses(generator):
 
 @cases(CASES, card=True, arrive=[False, True])
 def named_barriers(generator, arrive):
-    """Two warpgroups meet at named barriers, or one of them only arrives; in a role T.sync_threads is the role's own."""
+    """Two warpgroups meet at named barriers, or one of them only arrives; in a role T.sync_threads is its own."""
 
     @ptxtile.jit
     def kernel(A, B):

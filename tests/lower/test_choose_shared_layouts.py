@@ -1,5 +1,5 @@
-"""Arrangements of shared tiles: bank conflicts counted here by the programming guide's rules, swizzles by the PTX manual's
-(«Swizzling modes»), and the choice against a brute force over all candidates."""
+"""Arrangements of shared tiles: bank conflicts counted here by the programming guide's rules, swizzles by the PTX
+manual's («Swizzling modes»), and the choice against a brute force over all candidates."""
 
 from __future__ import annotations
 

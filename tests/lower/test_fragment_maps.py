@@ -181,3 +181,28 @@ def test_table_with_holes_or_without_separation_is_refused():
     assert fragment_of_table(np.array([[0, 1], [2, 4]]), (5,), (5,)) is None
     good = fragment_of_table(np.array([[0, 1], [2, 3]]), (4,), (4,))
     assert good is not None and prod(good.shape) == 4
+
+
+def test_an_index_that_is_not_known_has_no_layout_and_no_register():
+    unknown = FragmentAccess(tile(8), (Var("row", int32),), is_write=False)
+    loop, layout = loop_over(8), linear_fragment((8,), 8, 1)
+    assert project(unknown, loop, layout) is None
+    assert pull_back(unknown, loop, layout) is None
+    assert register_map(unknown, loop, layout, layout) is None
+
+
+def test_groups_of_different_sizes_share_no_registers():
+    access = FragmentAccess(tile(64), (I,), is_write=False)
+    assert register_map(access, loop_over(64), linear_fragment((64,), 64, 1), linear_fragment((64,), 32, 1)) is None
+
+
+def test_a_loop_over_padding_alone_has_no_iteration():
+    """Threads beyond the tile own nothing, and a value that is padding in all threads needs no register."""
+    access = FragmentAccess(tile(3, 5), (I, J), is_write=True)
+    layout = linear_fragment((3, 5), 8, 1)
+    check_register_map(access, loop_over(3, 5), layout, layout, lambda n: (n["i"], n["j"]))
+
+
+def test_iterations_that_touch_one_element_twice_cannot_be_pulled_back():
+    halves = FragmentAccess(tile(8), (I // 2,), is_write=False)
+    assert pull_back(halves, loop_over(16), linear_fragment((8,), 8, 1)) is None

@@ -202,6 +202,23 @@ def test_a_loop_with_an_operation_that_runs_once_is_not_replicated():
     assert not found["row"].is_exclusive and found["i"].is_exclusive
 
 
+@pytest.mark.parametrize("target_tensor", ["V", "W"])
+def test_a_loop_that_updates_memory_is_not_replicated(target_tensor: str):
+    """One replica stores, and another may read the element only after that; W may be the same memory as V."""
+    declarations = DECLARATIONS.replace("(128,))", "(128,), alias_group=0)\nW = tensor(float32, (128,), alias_group=0)")
+    body = f"""
+    row = allocate_fragment(float32, (64,))
+    F = allocate_fragment(float32, (64, 64))
+    for k, l in parallel(64, 64):
+        F[k, l] = A[k, l] * row[k]
+    for i in parallel(64):
+        row[i] = V[i]
+        {target_tensor}[i] = row[i] * float32(2.0)
+    """
+    found = layouts(apply(infer_layouts, kernel_program(text(body), declarations, stage="async")))
+    assert not found["row"].is_exclusive and found["i"].is_exclusive
+
+
 def test_without_parallel_loops_and_fragments_nothing_changes():
     program = kernel_program("V[0] = float32(1.0)", DECLARATIONS, stage="async")
     result = apply(infer_layouts, program)

@@ -255,8 +255,8 @@ def test_a_false_assertion_is_found() -> None:
 
 TEMPLATES = (
     "mov.b32 $0, %laneid;", "$", "$x", "mov $", "mov.b32 $0, $1", "$0 $2", "$$0", "bra $L__BB0_1;", "$0$", "${0:x}",
-    "$(a$|b$)",     "mov.b32 $0, $$1;", "a\0b", "\N{SNOWMAN} $0", '"; ret; //', "\\", "{$0}", "${:uid}", "$0 ${:uid}", "${:comment} $0",
-    "%r0 $0", "$00", "$-1", "", "   ", "$0" * 1000, "$99999999999999999999",
+    "$(a$|b$)", "mov.b32 $0, $$1;", "a\0b", "\N{SNOWMAN} $0", '"; ret; //', "\\", "{$0}", "${:uid}", "$0 ${:uid}",
+    "${:comment} $0", "%r0 $0", "$00", "$-1", "", "   ", "$0" * 1000, "$99999999999999999999",
 )  # fmt: skip
 """Texts of which LLVM takes some and ends the process on others."""
 

@@ -120,3 +120,132 @@ def test_a_stencil_over_a_tensor_without_neighbours(size: int) -> None:
     a = torch.randn(size)
     padded = torch.nn.functional.pad(a, (1, 1))
     assert torch.equal(kernel(a), padded[:-2] + padded[1:-1] + padded[2:])
+
+
+@pytest.mark.parametrize("shape", [(37, 64), (30, 128), (2, 8, 512), (3, 2, 64)])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
+def test_a_tile_read_by_columns_after_tma(shape: tuple[int, ...], dtype: str) -> None:
+    """Its swizzled arrangement must suit the boxes: whole patterns between the columns of boxes, and boxes that reach
+    over several matrices."""
+
+    @ptxtile.jit(target="sm_90a")
+    def kernel(A, shape, dtype):
+        A: T.Tensor(shape, dtype)
+        B = T.empty((shape[-1], *shape[:-1]), dtype)
+        with T.Kernel(1, threads=128):
+            tile = T.alloc_shared(shape, dtype)
+            T.copy(A, tile)
+            if len(shape) == 2:
+                for j, i in T.Parallel(shape[1], shape[0]):
+                    B[j, i] = tile[i, j]
+            else:
+                for k, i, j in T.Parallel(shape[2], shape[0], shape[1]):
+                    B[k, i, j] = tile[i, j, k]
+        return B
+
+    a = torch.randint(-100, 100, shape).to(getattr(torch, dtype))
+    assert torch.equal(kernel(a, shape, dtype), a.movedim(-1, 0))
+    (made,) = kernel._kernels.values()
+    assert any(why.decision == "tma_load" for why in made.why)
+
+
+@pytest.mark.parametrize("row", [0, 3, 10, 16, 40])
+def test_one_row_of_a_swizzled_tile_and_rows_that_are_not_there(row: int) -> None:
+    """A row that the tile does not have is dropped; TMA would write it behind the tile."""
+
+    @ptxtile.jit(target="sm_90a")
+    def kernel(A, row):
+        A: T.Tensor((128,), T.bfloat16)
+        row: T.int32
+        B = T.empty((128, 16), T.bfloat16)
+        with T.Kernel(1, threads=128):
+            tile = T.alloc_shared((16, 128), T.bfloat16)
+            T.clear(tile)
+            T.copy(A, tile[row, 0])
+            for j, i in T.Parallel(128, 16):
+                B[j, i] = tile[i, j]
+        return B
+
+    a = torch.randn(128).to(torch.bfloat16)
+    expected = torch.zeros(128, 16, dtype=torch.bfloat16)
+    if row < 16:
+        expected[:, row] = a
+    assert torch.equal(kernel(a, row), expected)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_tiles_that_meet_only_under_a_condition_of_threads_are_not_merged(target: str) -> None:
+    """The last read of one tile decides which threads write the other first: no barrier can stand in between."""
+
+    @ptxtile.jit(target=target)
+    def kernel(A):
+        A: T.Tensor((64,), T.uint32)
+        B = T.empty((64,), T.int32)
+        with T.Kernel(1, threads=64):
+            asked = T.alloc_shared((64,), T.uint32)
+            answer = T.alloc_shared((64,), T.int32)
+            T.copy(A, asked, disable_tma=True)
+            for i in T.Parallel(64):
+                if asked[63 - i] > 1:
+                    answer[i] = 7
+                else:
+                    answer[i] = i
+            for i in T.Parallel(64):
+                B[i] = answer[63 - i]
+        return B
+
+    a = torch.arange(64, dtype=torch.int32) % 4
+    expected = torch.where(a.flip(0) > 1, 7, torch.arange(64)).flip(0).to(torch.int32)
+    assert torch.equal(kernel(a.view(torch.uint32)), expected)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("memory", ["fragment", "shared"])
+def test_an_update_in_place_in_a_loop_whose_fragment_is_replicated(target: str, memory: str) -> None:
+    """Only one of an iteration's replicas stores; if the others still read the element, they may see the new value. So
+    such a loop has one thread for each iteration."""
+
+    @ptxtile.jit(target=target)
+    def kernel(A, memory):
+        A: T.Tensor((37, 8), T.float32)
+        B = T.empty((37, 8), T.float32)
+        C = T.empty((37, 8), T.float32)
+        with T.Kernel(1, threads=512):
+            tile = T.alloc_fragment((37, 8), T.float32) if memory == "fragment" else T.alloc_shared((37, 8), T.float32)
+            whole = T.alloc_fragment((37, 8), T.float32)
+            column = T.alloc_fragment((37,), T.float32)
+            T.copy(A, tile)
+            for i in T.Parallel(37):
+                column[i] = tile[i, 6]
+                tile[i, 6] = 1
+            for i, j in T.Parallel(37, 8):
+                whole[i, j] = column[i]
+            T.copy(whole, B)
+            T.copy(tile, C)
+        return B, C
+
+    a = torch.randn(37, 8)
+    b, c = kernel(a, memory)
+    expected = a.clone()
+    expected[:, 6] = 1
+    assert torch.equal(b, a[:, 6:7].expand(37, 8)) and torch.equal(c, expected)
+
+
+def test_one_tensor_under_two_names_with_free_strides() -> None:
+    """Each iteration asks and writes its own element; that the strides are equal is not known when it is compiled."""
+
+    @ptxtile.jit(target="sm_90a")
+    def kernel(A, C):
+        n = T.dynamic("n")
+        A: T.Tensor((n, 4), T.float16)
+        C: T.Tensor((n, 4), T.float16)
+        with T.Kernel(T.ceildiv(n, 16), threads=128) as bx:
+            for i, j in T.Parallel(16, 4):
+                if A[bx * 16 + i, j] <= 1:
+                    C[bx * 16 + i, j] = 3
+
+    a = torch.randn(20, 12).to(torch.float16)
+    part = a[:, ::3]
+    expected = torch.where(part <= 1, 3.0, part.float()).to(torch.float16)
+    kernel(part, part)
+    assert torch.equal(part, expected)

@@ -320,6 +320,28 @@ def test_a_whole_dimension_that_starts_elsewhere_is_refused():
     assert_refused(program, "does not start at 0")
 
 
+@pytest.mark.parametrize(
+    ("tile", "extents", "view", "legal"),
+    [
+        ("(16, 512)", (16, 512), False, True),  # becomes two columns of 256
+        ("(16, 512)", (16, 512), True, False),  # the view counts on rows of 512
+        ("(16, 256)", (16, 256), True, True),
+        ("(512,)", (512,), True, True),  # one row is cut into boxes where it lies
+        ("(512, 64)", (512, 64), True, True),
+        ("(1, 512)", (512,), True, True),
+        ("(16, 512, 1)", (16, 512), False, False),  # its last dimension cannot be cut
+    ],
+)
+def test_rows_longer_than_a_box_need_a_tile_that_can_be_rearranged(tile: str, extents, view: bool, legal: bool):
+    before = 'V = view(float32, (256,), "S")' if view else ""
+    copy = f"copy(A[{', '.join('0' for _ in extents)}].tile({', '.join(map(str, extents))}), S)"
+    program = load_program(f"tensor(float32, {tuple(4096 for _ in extents)})", tile, copy, before=before)
+    if legal:
+        assert_tma(program)
+    else:
+        assert_refused(program, "cannot be kept as columns of boxes")
+
+
 def test_a_view_into_a_shared_buffer_is_refused():
     before = 'V = view(float32, (32, 64), "S", offset=2048)'
     assert_refused(load_program(copy="copy(A[0, 0].tile(32, 64), V)", before=before), "V is a view into another buffer")

@@ -96,12 +96,10 @@ def test_groups_in_loops_are_marked(body: str, in_loop: list[bool]):
 
 
 def test_a_view_of_the_same_storage_starts_a_new_group():
-    body = """
-    V = view(float32, (64, 64), "S")
-    load_S
-    copy(A[0, 128].tile(64, 64), V, path=CopyPath.TMA_LOAD)
-    """
-    assert [names(group) for group in grouped(body)[0]] == [["S"], ["V"]]
+    view = 'V = view(float32, (64, 64), "S")\n'
+    load_view = "copy(A[0, 128].tile(64, 64), V, path=CopyPath.TMA_LOAD)\n"
+    assert [names(group) for group in grouped(view + "load_S\n" + load_view)[0]] == [["S"], ["V"]]
+    assert [names(group) for group in grouped(view + load_view + "load_S")[0]] == [["V"], ["S"]]
 
 
 def test_the_bytes_are_those_of_whole_boxes():

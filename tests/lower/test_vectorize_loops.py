@@ -200,6 +200,18 @@ def test_registers_that_were_loaded_under_a_stronger_guard_are_not():
     assert found.count("= A.x4") == 2
 
 
+def test_registers_that_hold_another_value_where_the_guard_fails_serve_inside_of_the_select():
+    body = loop("R[v] = A[tx * 4 + v] if M > 3 else 1", "S[tx * 4 + v] = A[tx * 4 + v] if M > 3 else 2")
+    found = vectorized(body)
+    assert found.count("= A.x4") == 1
+    assert "R[v] = A_lanes[v]\n" in found and "S_lanes[v] = A_lanes[v] if M > 3 else 2" in found
+
+
+def test_registers_with_the_same_value_where_the_guard_fails_replace_the_select():
+    found = vectorized(loop("R[v] = A[tx * 4 + v] if M > 3 else 1", "S[tx * 4 + v] = A[tx * 4 + v] if M > 3 else 1"))
+    assert found.count("= A.x4") == 1 and "S_lanes[v] = A_lanes[v]\n" in found
+
+
 # ---- rounds
 
 

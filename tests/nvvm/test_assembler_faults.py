@@ -13,10 +13,17 @@ from tests.ptxas import assemble
 
 
 def test_what_the_rules_write():
-    ptx = "\tneg.s16 \t%rs2, %rs1;\n\tmax.u16 \t%rs3, %rs2, 1;\n\tmin.s16 \t%rs4, %rs3, %rs1;\n\tmax.u16x2 \t%r1, %r2, %r3;"
+    instructions = (
+        "neg.s16 \t%rs2, %rs1",
+        "max.u16 \t%rs3, %rs2, 1",
+        "min.s16 \t%rs4, %rs3, %rs1",
+        "max.u16x2 \t%r1, %r2, %r3",
+    )
+    ptx = "\n".join(f"\t{instruction};" for instruction in instructions)
     first, second, third, fourth = avoid_faults(ptx).split("\n")
     assert first == "\tsub.u16 \t%rs2, 0, %rs1;"
-    assert "cvt.u32.u16 wide_a, %rs2; mov.b32 wide_b, 1; max.u32 wide_a, wide_a, wide_b; cvt.u16.u32 %rs3, wide_a;" in second
+    assert "cvt.u32.u16 wide_a, %rs2; mov.b32 wide_b, 1; max.u32 wide_a, wide_a, wide_b;" in second
+    assert "cvt.u16.u32 %rs3, wide_a;" in second
     assert "cvt.s32.s16 wide_a, %rs3; cvt.s32.s16 wide_b, %rs1; min.s32" in third
     assert fourth == "\tmax.u16x2 \t%r1, %r2, %r3;"
 

@@ -288,6 +288,14 @@ UNPLACED = replace(A, storage=replace(shared("tile", float32, 4, 0).storage, off
 LOOP = Var("loop", int32)
 
 
+def test_registers_out_of_range_under_a_condition_of_threads():
+    """A guarded access that never happens is emitted as a 0, or as no store; it is no mistake of the program."""
+    guard = Compare("lt", THREAD, number(0), bool_)
+    store, load = put(REGISTERS, 4, at(A, 1)), Select(guard, at(REGISTERS, 7), at(REGISTERS, 0), float32)
+    body = seq(Allocate(REGISTERS), put(REGISTERS, 0, at(A, 0)), If(guard, store), put(C, 0, load))
+    ptxas.assemble(emit(program(body, [A, C]), SM_90A).ptx, "sm_90a")
+
+
 @pytest.mark.parametrize(
     "body, message",
     [

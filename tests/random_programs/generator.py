@@ -43,7 +43,7 @@ class _ProgramDrawer:
         form = rng.choice(["eager", "factory"])
         self.named = rng.choice([0.0, 0.0, 0.5, 1.0])
         self.kinds = ["dynamic"] if form == "factory" else ["const", "dynamic"]
-        self.dtypes = rng.sample(DTYPES, rng.randint(1, 3))
+        self.dtypes: list[str] = rng.sample(DTYPES, rng.randint(1, 3))
         if rng.random() < 0.4:
             self.dtypes = [rng.choice(["float16", "bfloat16", "float32"]), *self.dtypes[1:]]
         options: dict[str, object] = {"target": rng.choice(TARGETS)}

@@ -14,7 +14,7 @@ FLOATS = ("float16", "bfloat16", "float32", "float64")
 SIGNED = ("int8", "int16", "int32", "int64")
 UNSIGNED = ("uint8", "uint16", "uint32", "uint64")
 INTEGERS = SIGNED + UNSIGNED
-DTYPES = (*FLOATS, *INTEGERS, "bool")
+DTYPES: tuple[str, ...] = (*FLOATS, *INTEGERS, "bool")
 
 HELD = {name: np.dtype(name) for name in DTYPES if name != "bfloat16"} | {"bfloat16": np.dtype(np.float32)}
 """The NumPy dtype of values."""

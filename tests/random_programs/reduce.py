@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 from tests.random_programs import model as m
 from tests.random_programs.runner import check
@@ -84,8 +84,8 @@ def _smaller(node: Any) -> Iterator[Any]:
         child = getattr(node, field.name)
         if field.name in ("body", "then", "otherwise"):
             for smaller in _smaller_blocks(child):
-                yield replace(node, **{field.name: smaller})
+                yield replace(cast(Any, node), **{field.name: smaller})
         elif isinstance(child, m.Expression):
             for smaller in _smaller(child):
                 if field.name not in ("condition",) or smaller.dtype == "bool":
-                    yield replace(node, **{field.name: smaller})
+                    yield replace(cast(Any, node), **{field.name: smaller})

@@ -204,7 +204,7 @@ class _Block:
         raise TypeError(node)
 
     def _converted(self, node: m.Expression, dtype: str) -> np.ndarray:
-        """The value as ``dtype``. A plain Python float that becomes an integer is truncated and wraps, as Python's ints do."""
+        """The value as ``dtype``. A plain Python float that becomes an integer is truncated and wraps like an int."""
         if isinstance(node, m.Number) and node.dtype == "float32" and dtype in numbers.INTEGERS:
             return np.asarray(int(node.value), np.int64).astype(numbers.HELD[dtype])
         return numbers.convert(self.value(node), node.dtype, dtype)

@@ -19,7 +19,7 @@ from tests.random_programs.memory import Invalid, Storage
 from tests.random_programs.source import render
 
 PROGRAMS = 240
-SECONDS = 75
+SECONDS = 60
 """Whichever comes first: the machines that run this are shared."""
 
 ASSEMBLED = 0.08
@@ -123,10 +123,10 @@ def test_conversions_are_those_of_torch(source: str, target: str, random_generat
     """Where torch's CPU conversion is defined: everything but floats out of an integer's range."""
     values = runner._values(random_generator, source, 300)
     if source in numbers.FLOATS and target in numbers.INTEGERS:
-        limits = np.iinfo(numbers.HELD[target])
+        limits = np.iinfo(numbers.HELD[target].name)
         low, high = max(limits.min, -(2**30)), min(limits.max, 2**30)
-        values = values[np.isfinite(values) & (values > low - 1.0) & (values < high + 1.0)]
-        values = values[(np.trunc(values) >= low) & (np.trunc(values) <= high)]
+        whole = np.trunc(values.astype(np.float64))
+        values = values[np.isfinite(whole) & (whole >= low) & (whole <= high)]
     raw = np.ascontiguousarray(numbers.encode(values, source))
     tensor = torch.from_numpy(raw.view(np.uint8)).view(getattr(torch, source))
     expected = tensor.to(getattr(torch, target))

@@ -272,6 +272,7 @@ def test_a_number_that_only_the_kernel_reads_needs_no_plan_of_its_own(fake) -> N
         lambda a, s, b, d: (a, s, b.to("meta"), d),
         lambda a, s, b, d: (a, s, b.to_sparse(), d),
         lambda a, s, b, d: (a, s, torch.zeros(6, 8, dtype=torch.complex64).conj().imag, d),  # a negative view
+        lambda a, s, b, d: (a, s, torch._neg_view(b), d),
         lambda a, s, b, d: (a, s, torch._efficientzerotensor((6, 8)), d),
         lambda a, s, b, d: (a, s, None, d),
         lambda a, s, b, d: (a, s, "text", d),
@@ -373,6 +374,24 @@ def test_allocations_under_a_mode_leave_no_plan(fake) -> None:
     assert len(calls.plans) == 0
     calls.planned(a)
     assert type(calls.planned(a)) is torch.Tensor and calls.found == 1
+
+
+def test_the_device_is_part_of_the_key(fake) -> None:
+    """There is no second device here with memory, so an object stands for a tensor on it."""
+    fake.parameter_sizes = ADD_SIZES
+    calls = Calls(fake, add_record())
+    a, scale, b, d = tensors()
+    calls.planned(a, scale, b, d)
+
+    class Elsewhere:
+        dtype, shape, device = b.dtype, b.shape, b.device
+        stride, data_ptr, is_neg = b.stride, b.data_ptr, b.is_neg
+
+    calls.plans._tensor_types |= {Elsewhere}
+    elsewhere: Any = Elsewhere()
+    assert calls.plans.find((a, scale, elsewhere, d)) is not None
+    elsewhere.device = torch.device("cuda", 1)
+    assert calls.plans.find((a, scale, elsewhere, d)) is None
 
 
 def test_aliasing_is_part_of_the_plan(fake) -> None:
@@ -560,6 +579,8 @@ def test_a_forked_child_has_no_plans(fake) -> None:
     fake.parameter_sizes = ADD_SIZES
     calls, args = Calls(fake, add_record()), tensors()
     calls.planned(*args)
+    calls.planned(*args)
+    assert calls.found == 1
     read, write = os.pipe()
     child = os.fork()
     if child == 0:

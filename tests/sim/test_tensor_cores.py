@@ -271,9 +271,9 @@ def test_what_the_hardware_does_not_allow(body: str, message: str) -> None:
 def test_groups_have_to_be_whole() -> None:
     with pytest.raises(SimulationError, match="not whole groups of 128"):
         run("wgmma_fence()", threads=96)
+    role = 'with specialized():\n    with role("a", first_thread=64, threads=128):\n        '
     with pytest.raises(SimulationError, match="not whole groups of 128"):
-        run('with specialized():\n    with role("a", first_thread=64, threads=128):\n        sync_warp()\n        wgmma_fence()',
-            threads=192)  # fmt: skip
+        run(role + "sync_warp()\n        wgmma_fence()", threads=192)
 
 
 def test_a_copy_beyond_the_tensor_may_read_nothing() -> None:

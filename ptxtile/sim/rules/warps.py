@@ -56,7 +56,7 @@ def vote(threads: Threads, op: Vote, mask: Mask) -> None:
     if op.mode == "ballot":
         found = (holds.astype(np.uint64) << np.arange(WARP, dtype=np.uint64)).sum(axis=2).astype(np.uint32)
     else:
-        found = holds.any(axis=2) if op.mode == "any" else holds.all(axis=2)
+        found = np.asarray(holds.any(axis=2) if op.mode == "any" else holds.all(axis=2))
     _store(threads, op, np.repeat(found[..., None], WARP, axis=2), mask)
 
 

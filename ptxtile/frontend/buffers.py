@@ -275,7 +275,8 @@ def _slice(buffer: TracedBuffer, position: int, part: slice) -> tuple[Expr, int]
     size = buffer.ir.shape[position]
     start = _slice_end(0 if part.start is None else part.start, size, what)
     stop = _slice_end(size_value(size) if part.stop is None else part.stop, size, what)
-    definitions = tracer_for(what).definitions
+    tracer = tracer_for(what)
+    definitions = {**tracer.definitions, **tracer.snapshots()}
     difference = linear(stop, definitions) - linear(start, definitions)
     if not difference.is_constant:
         raise TraceError(

@@ -149,8 +149,9 @@ def _barrier(tracer: Tracer, value: Any, what: str) -> tuple[Buffer, Expr]:
     if isinstance(value, TracedBuffer) and value.ir.scope is Scope.BARRIER:
         got, hint = f"all {value.ir.shape[0]} barriers of {value.name}", "pick one by its index, such as bars[0]"
     raise TypeMismatchError(
-        f"the barrier of {what}", location=user_location(), expected="one barrier of T.alloc_barrier", got=got, hint=hint
-    )
+        f"the barrier of {what}", location=user_location(), expected="one barrier of T.alloc_barrier", got=got,
+        hint=hint,
+    )  # fmt: skip
 
 
 def mbarrier_arrive(mbarrier: Any, cta_id: Any = None) -> None:

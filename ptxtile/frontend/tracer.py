@@ -169,6 +169,19 @@ class Tracer:
         if not has_load(let.value):
             self.definitions[let.var.name] = let.value
 
+    def snapshots(self) -> dict[str, Expr]:
+        """The scalar variables that the latest Lets read, one after the other.
+
+        Nothing was assigned between them, so reads of one variable are one value.
+        """
+        found: dict[str, Expr] = {}
+        for item in reversed(self.block.items if self.blocks else []):
+            if not isinstance(item, Let):
+                break
+            if isinstance(item.value, Load) and item.value.buffer.scope is Scope.LOCAL and not item.value.indices:
+                found[item.var.name] = item.value
+        return found
+
     def rename_last(self, value: Value, name: str) -> bool:
         """Gives the Let that ``value`` was just read by the user's name; False when it is not the last statement."""
         let = value.let

@@ -87,6 +87,14 @@ class Analyzer(ValueAnalysis):
         if divisor != 1:
             self._strides[var.name] = congruences.normal(divisor, remainder)
 
+    def is_bound_to_one_value(self, var: Var) -> bool:
+        """Whether ``var`` has one value wherever it is in scope, not only where an assumed condition holds.
+
+        An index keeps a variable that a condition on data pins: which thread touches which element is seen by it.
+        """
+        low, high = self._bounds.get(var.name, (0, 1))
+        return low == high or var.name in self._definitions
+
     def bind_value(self, var: Var, value: Expr | int) -> None:
         """``var`` is the value of an expression, which proofs see through unless it reads memory."""
         value = as_expr(value, var.dtype)

@@ -31,6 +31,7 @@ from ptxtile.ir.expressions import (
     Select,
     SharedAddress,
     Unary,
+    Var,
     constant,
 )
 from ptxtile.ir.fold_constants import fold_binary, fold_cast, fold_compare, fold_unary
@@ -66,6 +67,8 @@ class _Simplifier(DivisionSimplifier):
         if isinstance(e, Const):
             return e
         if is_scalar_integer(e.dtype):
+            if isinstance(e, Var) and not self.analyzer.is_bound_to_one_value(e):
+                return e
             low, high = self.analyzer.interval(e)
             if low == high and low is not None:
                 return constant(low, e.dtype)

@@ -174,13 +174,16 @@ def after_barrier(state: State, path: Path, mask: int, everyone: int, meets_tma:
     return result
 
 
-def after_fence(state: State, space: str, mask: int) -> State:
-    """``state`` after the threads ``mask`` executed the fence of ``space`` (see :data:`FENCE_SPACES`)."""
+def after_fence(state: State, space: str, mask: int, *, before_barrier: bool = False) -> State:
+    """``state`` after the threads ``mask`` executed the fence of ``space`` (see :data:`FENCE_SPACES`).
+
+    The writers' fence has to come before the barrier that tells the others of the write. ``before_barrier``: one follows.
+    """
     result: State = {}
     for pending in state:
         access = pending.access
         if pending.owes_fence and FENCE_SPACES[access.storage.scope] == space:
-            by_writers = access.threads & ~mask == 0
+            by_writers = access.threads & ~mask == 0 and (before_barrier or not pending.barriers)
             if by_writers if not access.asynchronous else pending.done and bool(pending.ordered & mask):
                 pending = replace(pending, fenced=True)
         result[pending] = None

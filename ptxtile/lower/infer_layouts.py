@@ -12,16 +12,18 @@ reported as *why*.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 from ptxtile.errors import LoweringError
-from ptxtile.ir.effects import private_results
-from ptxtile.ir.expressions import Load
+from ptxtile.ir.effects import atomic_write, private_results
+from ptxtile.ir.expressions import Expr, Load
 from ptxtile.ir.layouts import Fragment, linear_fragment, replicated_fragment
 from ptxtile.ir.names import NameSupply
 from ptxtile.ir.program import Kernel, Program, TensorParameter, Why
-from ptxtile.ir.rewrite import walk
-from ptxtile.ir.statements import Store
+from ptxtile.ir.rewrite import children, walk
+from ptxtile.ir.statements import Role, Store
 from ptxtile.ir.tile_ops import Gemm
 from ptxtile.lower.fragment_maps import FragmentAccess, project, pull_back, register_map
 from ptxtile.lower.gemm_geometry import accumulator_fragment
@@ -45,6 +47,15 @@ def run(program: Program, target: Target, options: Options) -> Program:
     return replace(program, kernels=tuple(kernels)).with_why(*why)
 
 
+def _gemms(node: Any, threads: int) -> Iterator[tuple[Gemm, int]]:
+    """Every gemm with the number of threads of its group: the block's, or the role's."""
+    if isinstance(node, Gemm):
+        yield node, threads
+    for child in children(node):
+        if not isinstance(child, Expr):
+            yield from _gemms(child, node.threads if isinstance(node, Role) else threads)
+
+
 class _Inference:
     """``fragments``: layout by fragment name. ``loop_layouts`` and ``exchanges`` are keyed by the loop's identity."""
 
@@ -60,9 +71,9 @@ class _Inference:
 
     def solve(self) -> None:
         threads = self.kernel.user_threads or self.kernel.threads
-        for gemm in (node for node in walk(self.kernel.body) if isinstance(node, Gemm)):
+        for gemm, group in _gemms(self.kernel.body, threads):
             assert gemm.path is not None, "select_gemm_paths runs before"
-            self._fix_accumulator(gemm, accumulator_fragment(gemm, threads, gemm.path))
+            self._fix_accumulator(gemm, accumulator_fragment(gemm, group, gemm.path))
         for name, buffer in self.scalars.items():
             self.fragments[name] = replicated_fragment(buffer.static_shape, threads)
         widths = _shared_widths(self.loops)
@@ -87,6 +98,9 @@ class _Inference:
             if isinstance(node, (Load, Store)) and node.buffer.scope in MEMORY:
                 name = self.groups.get(node.buffer.storage.name, node.buffer.storage.name)
                 (read if isinstance(node, Load) else written).add(name)
+            updated = atomic_write(node)
+            if updated is not None:
+                written.add(self.groups.get(updated.storage.name, updated.storage.name))
         exchanged = {exchange.buffer.name for exchange in self.exchanges[id(entry.loop)]}
         for access in entry.accesses:
             if access.buffer.name in exchanged:

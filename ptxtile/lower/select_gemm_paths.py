@@ -8,10 +8,11 @@ size.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from ptxtile.ir.program import Kernel, Program, Why
 from ptxtile.ir.rewrite import Rewriter, copy_with
-from ptxtile.ir.statements import Statement
+from ptxtile.ir.statements import Role, Statement
 from ptxtile.ir.tensor_core_ops import MMA_SHAPES, WGMMA_SHAPES
 from ptxtile.ir.tile_ops import Gemm, GemmPath
 from ptxtile.lower.gemm_geometry import dtype_names, grid_of, instruction_columns, mma_depth
@@ -37,6 +38,14 @@ class _Chooser(Rewriter):
         self.threads = kernel.threads
         self.target = target
         self.why: list[Why] = []
+
+    def visit(self, node: Any) -> Any:
+        if not isinstance(node, Role):
+            return super().visit(node)
+        outer, self.threads = self.threads, node.threads
+        node = super().visit(node)
+        self.threads = outer
+        return node
 
     def rewrite_Gemm(self, gemm: Gemm) -> Statement:
         if gemm.path is not None:

@@ -148,7 +148,7 @@ class _Walker:
         if decision.wait:
             state = hazards.after_bulk_wait(state, self.region, depth, read=False, pending_groups=0, names=set())
         for space in decision.fences:
-            state = hazards.after_fence(state, space, self.region)
+            state = hazards.after_fence(state, space, self.region, before_barrier=decision.barrier)
         if decision.barrier:
             state = self._barrier(state, path, self.region)
         return state

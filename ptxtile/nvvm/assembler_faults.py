@@ -20,8 +20,10 @@ class Rule:
     fault: str
 
 
-def _negation(match: re.Match[str]) -> str:
-    return f"sub.u16 \t{match['result']}, 0, {match['operand']};"
+def _one_operand(match: re.Match[str]) -> str:
+    """``neg.s16 d, a`` and ``abs.s16 d, a`` with the wrap of −32768 made by a truncation."""
+    operation = f"{match['operator']}.s32 wide, wide;"
+    return f"{{ .reg .b32 wide; cvt.s32.s16 wide, {match['operand']}; {operation} cvt.u16.u32 {match['result']}, wide; }}"
 
 
 def _in_32_bits(match: re.Match[str]) -> str:
@@ -29,18 +31,21 @@ def _in_32_bits(match: re.Match[str]) -> str:
     sign = match["sign"]
     moves = []
     for register, operand in (("wide_a", match["left"]), ("wide_b", match["right"])):
-        move = f"cvt.{sign}32.{sign}16" if operand.startswith("%") else "mov.b32"
-        moves.append(f"{move} {register}, {operand};")
+        if operand.startswith("%"):
+            moves.append(f"cvt.{sign}32.{sign}16 {register}, {operand};")
+        else:  # LLVM prints 65535 as -1
+            bits = int(operand) & 0xFFFF
+            moves.append(f"mov.b32 {register}, {bits if sign == 'u' or bits < 0x8000 else bits - 0x10000};")
     operation = f"{match['operator']}.{sign}32 wide_a, wide_a, wide_b;"
     return f"{{ .reg .b32 wide_a, wide_b; {' '.join(moves)} {operation} cvt.u16.u32 {match['result']}, wide_a; }}"
 
 
 RULES = (
     Rule(
-        re.compile(r"\bneg\.s16\s+(?P<result>%\w+), (?P<operand>%\w+);"),
-        _negation,
-        "neg.s16 (and sub.s16 from 0) loses the wrap of −32768 or the sign itself where a 16-bit product, minimum or "
-        "comparison uses it; sub.u16 does not. H200, driver 580.159, JIT for sm_90a.",
+        re.compile(r"\b(?P<operator>neg|abs)\.s16\s+(?P<result>%\w+), (?P<operand>%\w+);"),
+        _one_operand,
+        "neg.s16 (also sub.s16 from 0) and abs.s16 lose the wrap of −32768, or the sign itself, where a 16-bit product, "
+        "minimum or comparison uses them. H200, driver 580.159, JIT for sm_90a.",
     ),
     Rule(
         re.compile(

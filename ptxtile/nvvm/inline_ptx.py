@@ -100,7 +100,7 @@ def _synchronization() -> list[InlinePtx]:
         operation("bar_arrive", "bar.arrive $0, $1;", "n,n", ("i32", "i32"), barrier, None),
         operation("mbarrier_expect_tx", "mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [$0], $1;", "r,n",
                   ("i32", "i32"), _MBARRIER, Feature.MBARRIER_EXPECT_TX),
-        operation("trap", "trap;", "", (), "Miscellaneous Instructions: trap", None, convergent=False),
+        operation("trap", "trap;", "", (), "Miscellaneous Instructions: trap", None),
         operation("set_max_registers_inc", "setmaxnreg.inc.sync.aligned.u32 $0;", "n", ("i32",),
                    "Miscellaneous Instructions: setmaxnreg", Feature.SETMAXNREG),
         operation("set_max_registers_dec", "setmaxnreg.dec.sync.aligned.u32 $0;", "n", ("i32",),

@@ -146,6 +146,19 @@ def test_region_assignment_of_another_shape():
     refused(body, "different shapes", TypeMismatchError)
 
 
+def test_a_slice_along_a_variable_of_the_loop():
+    """Both ends read a variable that a while loop changes; they are of one moment."""
+
+    def body(A, V, shared, bx):
+        k = T.int32(0)
+        while k < bx:
+            T.copy(A[k * 64 : (k + 1) * 64, k : k + 32], shared)
+            k += 1
+
+    (copy,) = copies(body)
+    assert copy.source.extents == (64, 32)
+
+
 def test_slice_out_of_range():
     def body(A, V, shared, bx):
         T.copy(A[200:264, 0:32], shared)

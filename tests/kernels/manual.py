@@ -62,6 +62,42 @@ def rings(generator, stages, groups, tiles):
     return Call(lambda *args: ring(*args, stages=stages, groups=groups), (a, blank), changes={1: expected})
 
 
+@ptxtile.jit
+def multiply(A, B, C, stages=2):
+    """A gemm whose loads and tensor-core work are roles by hand."""
+    M, N, K = T.const("M, N, K")
+    A: T.Tensor((M, K), T.bfloat16)
+    B: T.Tensor((K, N), T.bfloat16)
+    C: T.Tensor((M, N), T.float32)
+    with T.Kernel(N // 128, M // 128, threads=256) as (bx, by):
+        left, right = T.alloc_shared((stages, 128, 64), T.bfloat16), T.alloc_shared((stages, 64, 128), T.bfloat16)
+        full, empty = T.alloc_barrier([1] * stages), T.alloc_barrier([128] * stages)
+        with T.ws(1):
+            T.dec_max_nreg(40)
+            for k in range(K // 64):
+                T.barrier_wait(empty[k % stages], ((k // stages) & 1) ^ 1)
+                T.tma_copy(A[by * 128, k * 64], left[k % stages, :, :], barrier=full[k % stages])
+                T.tma_copy(B[k * 64, bx * 128], right[k % stages, :, :], barrier=full[k % stages])
+                if T.shuffle_elect(128):
+                    T.barrier_arrive(full[k % stages])
+        with T.ws(0):
+            T.inc_max_nreg(240)
+            total = T.alloc_fragment((128, 128), T.float32)
+            T.clear(total)
+            for k in range(K // 64):
+                T.barrier_wait(full[k % stages], (k // stages) & 1)
+                T.gemm(left[k % stages, :, :], right[k % stages, :, :], total)
+                T.barrier_arrive(empty[k % stages])
+            T.copy(total, C[by * 128, bx * 128])
+
+
+@cases(CASES, card=True, stages=[2, 3])
+def gemm_by_hand(generator, stages):
+    a, b = integers(generator, (128, 320), torch.bfloat16), integers(generator, (320, 256), torch.bfloat16)
+    c = torch.zeros(128, 256)
+    return Call(lambda *args: multiply(*args, stages=stages), (a, b, c), changes={2: a.float() @ b.float()})
+
+
 @cases(CASES, card=True)
 def roles_of_generic_accesses(generator):
     """One warpgroup writes tiles with ordinary stores, another one reads them; no TMA."""

@@ -21,10 +21,12 @@ def test_what_the_rules_write():
     )
     ptx = "\n".join(f"\t{instruction};" for instruction in instructions)
     first, second, third, fourth = avoid_faults(ptx).split("\n")
-    assert first == "\tsub.u16 \t%rs2, 0, %rs1;"
+    assert "cvt.s32.s16 wide, %rs1; neg.s32 wide, wide; cvt.u16.u32 %rs2, wide;" in first
     assert "cvt.u32.u16 wide_a, %rs2; mov.b32 wide_b, 1; max.u32 wide_a, wide_a, wide_b;" in second
     assert "cvt.u16.u32 %rs3, wide_a;" in second
     assert "cvt.s32.s16 wide_a, %rs3; cvt.s32.s16 wide_b, %rs1; min.s32" in third
+    assert "mov.b32 wide_b, 65535;" in avoid_faults("max.u16 \t%rs1, %rs2, -1;")
+    assert "mov.b32 wide_b, -1;" in avoid_faults("max.s16 \t%rs1, %rs2, 65535;")
     assert fourth == "\tmax.u16x2 \t%r1, %r2, %r3;"
 
 

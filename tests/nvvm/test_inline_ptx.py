@@ -18,7 +18,12 @@ from ptxtile.target import Target
 from ptxtile.target.ptx_isa import VERSIONS
 from tests import ptxas
 
-CONSTANTS = {"set_max_registers_inc": ["240"], "set_max_registers_dec": ["24"], "bar_sync": ["3", "64"]}
+CONSTANTS = {
+    "set_max_registers_inc": ["240"],
+    "set_max_registers_dec": ["24"],
+    "bar_sync": ["3", "64"],
+    "bar_arrive": ["3", "64"],
+}
 
 
 def supporting(template: InlinePtx) -> list[Target]:
@@ -79,7 +84,7 @@ def compiled_at_full_optimisation(module: ModuleWriter, isa: tuple[int, int]) ->
 
 def opcode(template: InlinePtx) -> str:
     """The instruction's name in the text, which no other instruction of the module has."""
-    return re.findall(r"[a-z_]+\.[a-z0-9_.:]+", template.text.replace(".reg .pred", ""))[0]
+    return re.findall(r"[a-z_]+\.[a-z0-9_.:]+|^[a-z]+;", template.text.replace(".reg .pred", ""))[0]
 
 
 @pytest.mark.parametrize("name", TABLE)

@@ -21,8 +21,11 @@ MOST_REGISTERS = 96
 
 
 class BufferDrawer:
-    """What is known while a kernel is drawn: ``ready`` storages hold values everywhere, ``written_here`` are outputs
-    that the kernel has written, ``block_starts`` where a block's part of a dimension begins, ``swept`` the same along a loop."""
+    """What is known while a kernel is drawn.
+
+    ``ready`` storages hold values everywhere, ``written_here`` are outputs that the kernel has written.
+    ``block_starts``: where a block's part of a dimension begins; ``swept``: the same along a loop.
+    """
 
     threads: int
     tiles: dict[str, int]

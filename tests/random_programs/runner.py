@@ -147,11 +147,9 @@ def check(program: m.Program, *, ptx: bool = False, folder: Path | None = None) 
         try:
             results = kernel(*arguments)
         except LoweringError as error:
-            if "always out of range" in str(error):
+            if isinstance(error, ResourceError) or "always out of range" in str(error):
                 return Outcome("refused", detail=str(error))
             raise
-        except ResourceError as error:  # exchanges of fragments may need more than there is
-            return Outcome("refused", detail=str(error))
         compiled = kernel if program.form == "factory" else next(iter(kernel._kernels.values()))
         seconds = sum(compiled.variant.lowered().timings.values())
         if compiled.variant.lowered().timings and ptx:

@@ -252,7 +252,8 @@ class StatementVerifier:
                 self.fail(20, f"the gemm operand {region.buffer.name}", wanted, region.extents)
         accumulator = node.accumulator.buffer
         if accumulator.scope not in (Scope.FRAGMENT, Scope.REGISTER):
-            self.fail(20, f"the gemm accumulator {accumulator.name}", "a fragment or registers", accumulator.scope.value)
+            what = f"the gemm accumulator {accumulator.name}"
+            self.fail(20, what, "a fragment or registers", accumulator.scope.value)
 
     def _fill(self, node: Fill) -> None:
         self.region(node.destination)

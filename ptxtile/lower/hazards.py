@@ -177,7 +177,8 @@ def after_barrier(state: State, path: Path, mask: int, everyone: int, meets_tma:
 def after_fence(state: State, space: str, mask: int, *, before_barrier: bool = False) -> State:
     """``state`` after the threads ``mask`` executed the fence of ``space`` (see :data:`FENCE_SPACES`).
 
-    The writers' fence has to come before the barrier that tells the others of the write. ``before_barrier``: one follows.
+    The writers' fence has to come before the barrier that tells the others of the write. ``before_barrier``: one
+    follows.
     """
     result: State = {}
     for pending in state:

@@ -22,8 +22,8 @@ class Rule:
 
 def _one_operand(match: re.Match[str]) -> str:
     """``neg.s16 d, a`` and ``abs.s16 d, a`` with the wrap of −32768 made by a truncation."""
-    operation = f"{match['operator']}.s32 wide, wide;"
-    return f"{{ .reg .b32 wide; cvt.s32.s16 wide, {match['operand']}; {operation} cvt.u16.u32 {match['result']}, wide; }}"
+    widened = f"cvt.s32.s16 wide, {match['operand']}; {match['operator']}.s32 wide, wide;"
+    return f"{{ .reg .b32 wide; {widened} cvt.u16.u32 {match['result']}, wide; }}"
 
 
 def _in_32_bits(match: re.Match[str]) -> str:
@@ -44,8 +44,8 @@ RULES = (
     Rule(
         re.compile(r"\b(?P<operator>neg|abs)\.s16\s+(?P<result>%\w+), (?P<operand>%\w+);"),
         _one_operand,
-        "neg.s16 (also sub.s16 from 0) and abs.s16 lose the wrap of −32768, or the sign itself, where a 16-bit product, "
-        "minimum or comparison uses them. H200, driver 580.159, JIT for sm_90a.",
+        "neg.s16 (also sub.s16 from 0) and abs.s16 lose the wrap of −32768, or the sign itself, where a 16-bit product "
+        "or minimum or a comparison uses them. H200, driver 580.159, JIT for sm_90a.",
     ),
     Rule(
         re.compile(

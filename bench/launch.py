@@ -155,7 +155,8 @@ def contenders(kernels: ModuleType, calls: int, loop: Any) -> dict[str, Callable
         for _ in range(3):
             result = kernel(*args)
         out = args[-1] if result is None and expected is not None else result
-        assert expected is None or torch.allclose(out, expected), f"{name} is wrong"
+        if expected is not None:  # float32 sums of up to 15 numbers in another order
+            torch.testing.assert_close(out, expected, rtol=1e-5, atol=1e-5, msg=f"{name} is wrong")
         found[f"{name}: ptxtile"] = repeated(lambda: kernel(*args), calls)
         if name == "3 tensors, plain, out passed":
             found[f"{name}: ptxtile, all checks"] = repeated(lambda: kernel._run_checked(args, {}), calls)

@@ -341,7 +341,7 @@ class _Walker:
         for name in sorted(self.facts.released.get(node.barrier.storage.name, ())):
             for pending in list(state):
                 earlier = pending.access
-                if earlier.storage.name != name or earlier.asynchronous:
+                if pending not in state or earlier.storage.name != name or earlier.asynchronous:
                     continue
                 meets_tma = self.facts.meets_tma(earlier)
                 key = (path, "release", id(earlier))

@@ -140,11 +140,15 @@ def _fence_proxy(context: Context, node: ir.FenceProxyAsync) -> None:
 
 
 def _bar_sync(context: Context, node: ir.BarSync) -> None:
-    """Without a count when it is all of the CTA: a count has to be a whole number of warps, a CTA does not."""
+    """Without a count when it is all of the CTA: a count has to be a whole number of warps, a CTA does not.
+
+    A named barrier that others arrive at with a count must be waited for with one: an H200 stops with an illegal
+    instruction at ``bar.arrive 7, 96`` and ``bar.sync 7`` in a CTA of 96 threads.
+    """
     kernel, writer = context.kernel, context.writer
     if not 0 <= node.id < NAMED_BARRIERS:
         raise writer.error(f"barrier {node.id}", expected=f"0 to {NAMED_BARRIERS - 1}")
-    if kernel is not None and node.threads == kernel.threads:
+    if kernel is not None and node.threads == kernel.threads and (node.id == 0 or node.threads % 32):
         _call(context, "bar_sync_all", node.id)
         return
     if node.threads <= 0 or node.threads % 32:

@@ -10,7 +10,8 @@ import torch
 import ptxtile
 import ptxtile.language as T
 from ptxtile.errors import DeadlockError, PtxtileError, ResourceError, SimulationError
-from tests.kernels.manual import ring
+from tests import ptxas
+from tests.kernels.manual import multiply, ring
 
 
 def ptx_of(body, threads: int = 128, arch: str = "sm_90a") -> str:
@@ -78,6 +79,18 @@ def test_the_ring_needs_nothing_more() -> None:
     assert found.count("sync 0") == 1 and not any(name.startswith("sync") for name in found if name != "sync 0")
     assert found.index("sync 0") > found.index("mbarrier.init.shared::cta.b64")
     assert "fence" not in found
+
+
+def test_roles_by_hand_assemble() -> None:
+    """ptxas honours setmaxnreg, and does not serialise the tensor cores."""
+    square = torch.zeros(256, 256, dtype=torch.bfloat16)
+    for kernel, tensors in (
+        (ring, {"A": torch.zeros(256, 64), "C": torch.zeros(64, 64)}),
+        (multiply, {"A": square, "B": square, "C": torch.zeros(256, 256)}),
+    ):
+        log = ptxas.assemble(kernel.compile(**tensors).get_kernel_source(), "sm_90a")
+        assert not any(code in log for code in (*ptxas.IGNORED_SETMAXNREG, "C7510", "C7514")), log
+        assert "0 bytes spill stores" in log
 
 
 # --- errors ---------------------------------------------------------------------------------------------------------

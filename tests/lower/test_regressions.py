@@ -249,3 +249,43 @@ def test_one_tensor_under_two_names_with_free_strides() -> None:
     expected = torch.where(part <= 1, 3.0, part.float()).to(torch.float16)
     kernel(part, part)
     assert torch.equal(part, expected)
+
+
+def test_a_tile_that_the_consumers_write_several_times_before_its_load() -> None:
+    """One fence before the hand-over to the producer serves all of the writes."""
+
+    @ptxtile.jit(target="sm_90a", specialize_warps=True)
+    def kernel(A):
+        A: T.Tensor((64, 64), T.float32)
+        B = T.empty((64, 64), T.float32)
+        C = T.empty((64, 64), T.float32)
+        with T.Kernel(1, threads=128):
+            tile = T.alloc_shared((64, 64), T.float32)
+            T.clear(tile)
+            T.fill(tile[3, :], 2)
+            T.fill(tile, 1)
+            T.copy(tile, C)
+            T.copy(A, tile)
+            T.copy(tile, B)
+        return B, C
+
+    a = torch.randn(64, 64)
+    b, c = kernel(a)
+    assert torch.equal(b, a) and torch.equal(c, torch.ones(64, 64))
+
+
+def test_two_fills_before_a_load_of_the_producer() -> None:
+    @ptxtile.jit(target="sm_90a", specialize_warps=True)
+    def kernel(A):
+        A: T.Tensor((64, 64), T.float32)
+        B = T.empty((64, 64), T.float32)
+        with T.Kernel(1, threads=128):
+            tile = T.alloc_shared((64, 64), T.float32)
+            T.clear(tile)
+            T.clear(tile)
+            T.copy(A, tile)
+            T.copy(tile, B)
+        return B
+
+    a = torch.randn(64, 64)
+    assert torch.equal(kernel(a), a)

@@ -97,9 +97,10 @@ def _shift(operator: str, a: np.ndarray, b: np.ndarray) -> np.ndarray:
     bits = a.dtype.itemsize * 8
     inside = (b >= 0) & (b < bits)
     count = np.where(inside, b, 0).astype(a.dtype)
+    zero = np.zeros((), a.dtype)  # of the same dtype: NumPy would go through float64 for uint64 with a signed number
     if operator == "shl":
-        return np.where(inside, np.left_shift(a, count), 0).astype(a.dtype)
-    return np.where(inside, np.right_shift(a, count), np.where(a < 0, -1, 0)).astype(a.dtype)
+        return np.where(inside, np.left_shift(a, count), zero)
+    return np.where(inside, np.right_shift(a, count), np.where(a < zero, ~zero, zero))
 
 
 _BINARY = {

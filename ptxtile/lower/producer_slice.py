@@ -30,6 +30,7 @@ from ptxtile.ir.statements import (
 )
 from ptxtile.ir.tile_ops import Copy, CopyPath, Fill
 from ptxtile.lower.thread_dependence import ThreadDependence
+from ptxtile.lower.tma_groups import GroupedLoads
 
 SUFFIX = "_producer"
 
@@ -58,7 +59,7 @@ def _skeleton(node: Statement) -> Statement | None:
     """``node`` without what cannot matter; None when nothing is left."""
     if isinstance(node, Copy):
         return node if node.path is CopyPath.TMA_LOAD else None
-    if isinstance(node, (Let, Break, Continue)):
+    if isinstance(node, (GroupedLoads, Let, Break, Continue)):
         return node
     if isinstance(node, Allocate):
         return node if node.buffer.scope is Scope.LOCAL else None

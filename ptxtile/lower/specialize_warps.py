@@ -40,6 +40,7 @@ from ptxtile.lower.overlap_gemms import overlap_gemm
 from ptxtile.lower.producer_slice import SliceRefused, producer_slice
 from ptxtile.lower.rings import InStage, Ring, make_ring, versioned
 from ptxtile.lower.tma_groups import (
+    GroupedLoads,
     LoadGroup,
     Phase,
     barrier_buffer,
@@ -242,7 +243,16 @@ def _producer(
         waiting = MbarrierWait(barriers.free, constant(first), phase.value, group.buffers, location=group.location)
         return [waiting, *phase.flip(), *issue(group, barriers.full, constant(first))]
 
-    body, _ = replace_groups(producer_slice(program, kernel), make)
+    def visit(node: Any) -> Any:
+        if isinstance(node, GroupedLoads):
+            return seq(*make(node.group))
+        return node if isinstance(node, Expr) else map_children(node, visit)
+
+    # Grouped before the slice is cut: without what stands between them two groups would look like one.
+    grouped, _ = replace_groups(
+        kernel.body, lambda group: [GroupedLoads(group.copies, group.number, group.in_loop, location=group.location)]
+    )
+    body = visit(producer_slice(program, replace(kernel, body=grouped)))
     elected = kernel.thread.eq(kernel.threads)
     return If(elected, InStage(tiles).visit(seq(*declarations, body)), location=kernel.location)
 

@@ -45,6 +45,20 @@ class LoadGroup:
 
 
 @dataclass(frozen=True, slots=True)
+class GroupedLoads(Statement):
+    """A group's copies as one statement, so that its bounds survive when what stands between two groups is cut away."""
+
+    copies: tuple[Statement, ...]
+    number: int
+    in_loop: bool
+
+    @property
+    def group(self) -> LoadGroup:
+        copies = tuple(copy for copy in self.copies if isinstance(copy, Copy))
+        return LoadGroup(self.number, copies, self.in_loop, self.location)
+
+
+@dataclass(frozen=True, slots=True)
 class Phase:
     """The parity of a wait: a constant, or a per-thread counter that each wait flips."""
 

@@ -191,3 +191,23 @@ def test_a_position_read_from_a_constant_tensor_goes_to_the_producer():
     result = run(program(seq(*statements), [x, rows, y], [], (4, 1, 1)), **tensors, Y=y_out)
     assert nodes(result, Specialized)
     assert torch.equal(y_out, tensors["X"].reshape(4, 16, 64)[tensors["rows"].long()].reshape(64, 64))
+
+
+def test_groups_stay_apart_when_only_consumers_work_between_them():
+    """Load X, fill the second tile by hand, load Y into it: two loads in a row for the producer, but two groups."""
+    x, y, out = tensor("X", 16, 64), tensor("Y", 16, 64), tensor("out", 16, 64)
+    first, second = (allocate(name, Scope.SHARED, float32, (16, 64)) for name in ("first", "second"))
+    i, j, k, m = (Var(name, int32) for name in "ijkm")
+    statements: list[Statement] = [
+        Allocate(first),
+        Allocate(second),
+        Copy(whole(x), whole(first)),
+        ParallelFor((i, j), (16, 64), Store(second, (i, j), constant(1.0, float32))),
+        Copy(whole(y), whole(second)),
+        ParallelFor((k, m), (16, 64), Store(out, (k, m), load(first, (k, m)) + load(second, (k, m)))),
+    ]
+    a, b = torch.randn(2, 16, 64).unbind()
+    found = torch.full((16, 64), float("nan"))
+    result = run(program(seq(*statements), [x, y, out], [], (1, 1, 1)), X=a, Y=b, out=found)
+    assert nodes(result, Specialized)
+    assert torch.equal(found, a + b)

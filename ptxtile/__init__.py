@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from ptxtile import errors, language
+    from ptxtile import errors, language, layout
     from ptxtile.jit import JITFactory, JITFunction, compile, jit
     from ptxtile.kernel import JITKernel
     from ptxtile.pass_configs import PassConfigKey
@@ -23,7 +23,7 @@ _WHERE = {
     "JITKernel": "ptxtile.kernel",
     "PassConfigKey": "ptxtile.pass_configs",
 }
-_MODULES = ("errors", "language")
+_MODULES = ("errors", "language", "layout")
 
 
 def __getattr__(name: str) -> Any:
@@ -40,4 +40,5 @@ def __getattr__(name: str) -> Any:
 
 __all__ = [
     "JITFactory", "JITFunction", "JITKernel", "PassConfigKey", "__version__", "compile", "errors", "jit", "language",
+    "layout",
 ]  # fmt: skip

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 
 from ptxtile import config
+from ptxtile.errors import Location, PerformanceWarning
 from ptxtile.ir.program import Program, Why
 from ptxtile.launch_record import LaunchRecord
 from ptxtile.lower.options import Options
+from ptxtile.records import record
 from ptxtile.target import Target
 
 Observer = Callable[[str, Program], None]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Artifact:
     """A compiled program.
 
@@ -86,7 +89,18 @@ def lower(
     """``program`` lowered to the gpu stage: all that the simulator needs."""
     options = options or Options()
     lowered, timings = lower_program(program, target, options, observe)
+    _warn(lowered)
     return Artifact(program, lowered, target, options, timings=timings)
+
+
+def _warn(program: Program) -> None:
+    """A PerformanceWarning at the user's line for each decision that asks for one."""
+    for why in program.why:
+        if why.warns:
+            text = f"{why.subject}: {why.decision}; {why.reason}"
+            warning = PerformanceWarning(text, location=why.location)
+            place = why.location or Location("ptxtile", 0)
+            warnings.warn_explicit(warning, PerformanceWarning, place.file, place.line)
 
 
 def emit_ptx(lowered: Artifact) -> Artifact:

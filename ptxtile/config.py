@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import logging
 import os
-from dataclasses import dataclass
 from pathlib import Path
 
+from ptxtile.records import record
 
-@dataclass(frozen=True, slots=True)
+
+@record
 class Variable:
     name: str
     default: str

@@ -8,10 +8,11 @@ through the chain of macro calls), what was *expected*, what was *got*, and a *h
 from __future__ import annotations
 
 import linecache
-from dataclasses import dataclass
+
+from ptxtile.records import record
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Location:
     """A place in the user's Python source.
 
@@ -126,6 +127,20 @@ class DriverError(PtxtileError):
 
 class SimulationError(PtxtileError):
     """The simulator found the program doing something that the hardware does not allow."""
+
+
+class PerformanceWarning(UserWarning):
+    """A kernel gives right results, but the compiler or the assembler could not do what makes it fast.
+
+    ``kernel``: its name in the PTX; ``location``: the user's line, as far as it is known; ``code``: the assembler's
+    own, such as ``C7511``, empty where it gives none.
+    """
+
+    def __init__(self, message: str, *, kernel: str = "", location: Location | None = None, code: str = "") -> None:
+        super().__init__(message)
+        self.kernel = kernel
+        self.location = location
+        self.code = code
 
 
 class DeadlockError(SimulationError):

@@ -90,7 +90,7 @@ class JITFunction:
                     f"the size {name} of {self.function.function.__name__}", expected="an integer ≥ 0", got=repr(value)
                 )
         fixed = JITKernel(self.function, kernel.python_arguments, self.settings, constants=sizes)
-        fixed.__dict__["signature"] = kernel.signature
+        fixed.adopt_signature(kernel)
         tensors = [arguments[name] for name, runtime, _ in names if runtime and name in arguments]
         if tensors:
             import torch

@@ -36,6 +36,7 @@ from ptxtile.target import get as get_target
 if TYPE_CHECKING:
     from ptxtile.runtime.arguments import Binding
     from ptxtile.runtime.executable import Executable
+    from ptxtile.runtime.resources import KernelResources
 
 _CACHED_CALLS = 4096
 """Exact call patterns (shapes, strides, address classes) remembered by a kernel before the memory is cleared."""
@@ -68,6 +69,7 @@ class Variant:
         self._lowered: Artifact | None = None
         self._compiled: Artifact | None = None
         self._executable: Executable | None = None
+        self._resources: Mapping[str, KernelResources] | None = None
 
     def lowered(self) -> Artifact:
         """At least lowered to the gpu stage."""
@@ -98,6 +100,23 @@ class Variant:
             assert artifact.ptx is not None
             self._executable = Executable(artifact.ptx, artifact.launch, self.target.name)
         return self._executable
+
+    def resources(self) -> Mapping[str, KernelResources]:
+        """What each kernel takes, by name: of the card that it is loaded on, else of a card that can run it, else of
+        ptxas. ToolMissing when there is neither."""
+        if self._resources is None:
+            from ptxtile.inspect import machine_code
+            from ptxtile.runtime.device import card_for
+
+            loaded = self._executable.devices if self._executable is not None else ()
+            device = loaded[0] if loaded else card_for(self.target)
+            if device is not None:
+                self._resources = self.executable().resources(device)
+            else:
+                artifact = self.compiled()
+                assert artifact.ptx is not None
+                self._resources, _ = machine_code.resources(artifact.ptx, artifact.launch, self.target.name)
+        return self._resources
 
     def run(self, binding: Binding, device_type: str) -> Any:
         """Runs the bound call on the card or in the simulator; gives its results."""
@@ -140,10 +159,16 @@ class JITKernel:
 
     @cached_property
     def signature(self) -> Signature:
+        _ = self.function.rewritten  # has its own time
         started = time.perf_counter()
         signature = learn_signature(self.function, self.python_arguments, self.outputs)
         self._signature_seconds = time.perf_counter() - started
         return signature
+
+    def adopt_signature(self, other: JITKernel) -> None:
+        """Take over what ``other``, of the same function and Python arguments, has learned about its parameters."""
+        self.__dict__["signature"] = other.signature
+        self._signature_seconds, other._signature_seconds = other._signature_seconds, 0.0
 
     @cached_property
     def _call_record(self) -> LaunchRecord:
@@ -247,8 +272,12 @@ class JITKernel:
         if variant is None:
             started = time.perf_counter()
             program = trace(self.function, self.python_arguments, specialization, self.signature)
-            timings = {"signature": self._signature_seconds, "trace": time.perf_counter() - started}
-            self._signature_seconds = 0.0  # learned once, for the first variant
+            timings = {
+                "rewrite": self.function.rewrite_seconds,
+                "signature": self._signature_seconds,
+                "trace": time.perf_counter() - started,
+            }
+            self.function.rewrite_seconds = self._signature_seconds = 0.0  # once, for the first variant
             variant = self._variants[key] = Variant(program, target, self.settings, timings)
         return variant
 
@@ -300,6 +329,15 @@ class JITKernel:
     def timings(self) -> dict[str, float]:
         """Seconds by step."""
         return self.artifact.timings
+
+    @property
+    def resources(self) -> Mapping[str, KernelResources]:
+        """Registers, spills, shared memory, largest CTA and PTX ISA of each kernel of the latest variant, by name.
+
+        From its card where it has run or can be loaded, else from ptxas, which knows less; an error when there is
+        neither. See :class:`ptxtile.runtime.resources.KernelResources`.
+        """
+        return self.variant.resources()
 
     @property
     def why(self) -> tuple[Why, ...]:

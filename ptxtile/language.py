@@ -13,6 +13,7 @@ from ptxtile.frontend.allocation import (
     reshape,
     view,
 )
+from ptxtile.frontend.annotate_layouts import annotate_layout
 from ptxtile.frontend.annotations import Buffer, StridedTensor, Tensor, const, dynamic, symbolic
 from ptxtile.frontend.atomics import (
     atomic_add,
@@ -26,6 +27,22 @@ from ptxtile.frontend.atomics import (
     atomic_or,
     atomic_store,
     atomic_xor,
+)
+from ptxtile.frontend.block_functions import sync_grid, syncthreads_and, syncthreads_count, syncthreads_or
+from ptxtile.frontend.clusters import (
+    alloc_cluster_barrier,
+    block_rank_in_cluster,
+    cluster_arrive,
+    cluster_arrive_relaxed,
+    cluster_sync,
+    cluster_wait,
+    get_cluster_dims,
+    get_cluster_extent,
+    get_cluster_extents,
+    get_cluster_id,
+    get_cluster_ids,
+    get_cluster_size,
+    ptx_arrive_cluster_barrier,
 )
 from ptxtile.frontend.dtypes import DATA_TYPES as _DATA_TYPES
 from ptxtile.frontend.dtypes import DataType as dtype
@@ -42,6 +59,7 @@ from ptxtile.frontend.kernel_annotations import (
     use_swizzle,
 )
 from ptxtile.frontend.kernel_launch import (
+    ClusterKernel,
     Kernel,
     get_block_binding,
     get_block_bindings,
@@ -52,6 +70,7 @@ from ptxtile.frontend.kernel_launch import (
     get_thread_extent,
     get_thread_extents,
 )
+from ptxtile.frontend.layouts import Fragment, Layout
 from ptxtile.frontend.loops import (
     Parallel,
     Persistent,
@@ -81,7 +100,6 @@ from ptxtile.frontend.manual_control import (
     set_max_nreg,
     shuffle_elect,
     sync_threads,
-    sync_warp,
     tma_copy,
     tma_store_arrive,
     tma_store_wait,
@@ -150,10 +168,12 @@ from ptxtile.frontend.mathematics import max_ as max
 from ptxtile.frontend.mathematics import min_ as min
 from ptxtile.frontend.mathematics import pow_ as pow
 from ptxtile.frontend.mathematics import round_ as round
+from ptxtile.frontend.swizzles import get_swizzle_layout, make_mma_swizzle_layout
 from ptxtile.frontend.tile_operations import clear, copy, fill
 from ptxtile.frontend.tile_operations import print_ as print
 from ptxtile.frontend.unavailable import refuse as _refuse
 from ptxtile.frontend.warp_functions import (
+    activemask,
     all_sync,
     any_sync,
     ballot,
@@ -162,10 +182,13 @@ from ptxtile.frontend.warp_functions import (
     get_warp_group_idx,
     get_warp_idx,
     get_warp_idx_sync,
+    match_all_sync,
+    match_any_sync,
     shfl_down,
     shfl_sync,
     shfl_up,
     shfl_xor,
+    sync_warp,
 )
 
 bool = _DATA_TYPES["bool"]
@@ -186,26 +209,31 @@ def __getattr__(name: str) -> Any:
 
 
 __all__ = [
-    "Buffer", "GemmWarpPolicy", "Kernel", "Parallel", "Persistent", "Pipelined", "Select", "Serial",
-    "StridedTensor", "Tensor", "Unroll", "Vectorized", "WarpSpecialize", "abs", "acos", "align_up", "all_sync",
-    "alloc_barrier", "alloc_fragment", "alloc_local", "alloc_shared", "alloc_var", "annotate_min_blocks_per_sm",
+    "Buffer", "ClusterKernel", "Fragment", "GemmWarpPolicy", "Kernel", "Layout", "Parallel", "Persistent",
+    "Pipelined", "Select", "Serial", "StridedTensor", "Tensor", "Unroll", "Vectorized", "WarpSpecialize", "abs",
+    "acos", "activemask", "align_up", "all_sync", "alloc_barrier", "alloc_cluster_barrier", "alloc_fragment",
+    "alloc_local", "alloc_shared", "alloc_var", "annotate_layout", "annotate_min_blocks_per_sm",
     "annotate_safe_value", "any_sync", "asin", "assume", "atan", "atan2", "atomic_add", "atomic_addx2",
     "atomic_addx4", "atomic_and", "atomic_exchange", "atomic_load", "atomic_max", "atomic_min", "atomic_or",
     "atomic_store", "atomic_xor", "ballot", "ballot_sync", "barrier_arrive", "barrier_wait", "bfloat16",
-    "bitwise_and", "bitwise_not", "bitwise_or", "bitwise_xor", "bool", "cast", "cdiv", "ceil", "ceildiv", "clamp",
-    "clear", "clz", "const", "copy", "cos", "cosh", "dec_max_nreg", "device_assert", "disable_warp_group_reg_alloc",
+    "bitwise_and", "bitwise_not", "bitwise_or", "bitwise_xor", "block_rank_in_cluster", "bool", "cast", "cdiv",
+    "ceil", "ceildiv", "clamp", "clear", "cluster_arrive", "cluster_arrive_relaxed", "cluster_sync", "cluster_wait",
+    "clz", "const", "copy", "cos", "cosh", "dec_max_nreg", "device_assert", "disable_warp_group_reg_alloc",
     "double", "dtype", "dynamic", "empty", "erf", "exp", "exp10", "exp2", "expm1", "fabs", "fence_proxy_async",
     "fill", "float", "float16", "float32", "float4_e2m1fn", "float64", "float8_e4m3", "float8_e4m3fn",
     "float8_e5m2", "float8_e8m0fnu", "floor", "floordiv", "floormod", "fma", "fmod", "gemm", "get_block_binding",
-    "get_block_bindings", "get_block_extent", "get_block_extents", "get_lane_idx", "get_thread_binding",
-    "get_thread_bindings", "get_thread_extent", "get_thread_extents", "get_warp_group_idx", "get_warp_idx",
-    "get_warp_idx_sync", "grid", "half", "if_then_else", "inc_max_nreg", "infinity", "int", "int16", "int32",
-    "int4", "int64", "int8", "isfinite", "isinf", "isnan", "log", "log10", "log1p", "log2", "long", "macro", "max",
+    "get_block_bindings", "get_block_extent", "get_block_extents", "get_cluster_dims", "get_cluster_extent",
+    "get_cluster_extents", "get_cluster_id", "get_cluster_ids", "get_cluster_size", "get_lane_idx",
+    "get_swizzle_layout", "get_thread_binding", "get_thread_bindings", "get_thread_extent", "get_thread_extents",
+    "get_warp_group_idx", "get_warp_idx", "get_warp_idx_sync", "grid", "half", "if_then_else", "inc_max_nreg",
+    "infinity", "int", "int16", "int32", "int4", "int64", "int8", "isfinite", "isinf", "isnan", "log", "log10",
+    "log1p", "log2", "long", "macro", "make_mma_swizzle_layout", "match_all_sync", "match_any_sync", "max",
     "max_value", "mbarrier_arrive", "mbarrier_arrive_expect_tx", "mbarrier_expect_tx", "mbarrier_wait_parity",
     "min", "min_value", "named_barrier_arrive", "nearbyint", "no_set_max_nreg", "parallel", "popcount", "pow",
-    "prim_func", "print", "ptx", "reinterpret", "reshape", "rint", "round", "rsqrt", "serial", "set_max_nreg",
-    "shfl_down", "shfl_sync", "shfl_up", "shfl_xor", "shift_left", "shift_right", "shuffle_elect", "sigmoid", "sin",
-    "sinh", "sqrt", "symbolic", "sync_threads", "sync_warp", "tan", "tanh", "tfloat32", "tma_copy",
+    "prim_func", "print", "ptx", "ptx_arrive_cluster_barrier", "reinterpret", "reshape", "rint", "round", "rsqrt",
+    "serial", "set_max_nreg", "shfl_down", "shfl_sync", "shfl_up", "shfl_xor", "shift_left", "shift_right",
+    "shuffle_elect", "sigmoid", "sin", "sinh", "sqrt", "symbolic", "sync_grid", "sync_threads", "sync_warp",
+    "syncthreads_and", "syncthreads_count", "syncthreads_or", "tan", "tanh", "tfloat32", "tma_copy",
     "tma_store_arrive", "tma_store_wait", "trunc", "truncdiv", "truncmod", "uint16", "uint32", "uint4", "uint64",
     "uint8", "unroll", "use_swizzle", "vectorized", "view", "ws",
 ]  # fmt: skip

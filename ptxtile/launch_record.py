@@ -9,12 +9,14 @@ expression over symbols; symbols are solved from tensor shapes and strides, or a
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
+
+from ptxtile.records import record
 
 Size = "int | Symbol | SizeOperation"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Symbol:
     """An integer of the call: a dynamic dimension, a stride, or an integer argument."""
 
@@ -24,7 +26,7 @@ class Symbol:
         return self.name
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class SizeOperation:
     """``operator`` is one of add, sub, mul, floordiv, mod, min, max; floordiv and mod floor as in Python."""
 
@@ -60,7 +62,7 @@ def evaluate_size(size: int | Symbol | SizeOperation, symbols: Mapping[str, int]
     return _OPERATORS[size.operator](evaluate_size(size.left, symbols), evaluate_size(size.right, symbols))
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class TensorArgument:
     """A tensor that the caller passes.
 
@@ -77,7 +79,7 @@ class TensorArgument:
     unused: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ScalarArgument:
     """A number that the caller passes; an integer one is also a symbol of the same name."""
 
@@ -85,7 +87,7 @@ class ScalarArgument:
     dtype: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Allocation:
     """A contiguous tensor that the call allocates: an output (returned) or a workspace."""
 
@@ -94,7 +96,7 @@ class Allocation:
     shape: tuple[int | Symbol | SizeOperation, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Divisibility:
     """The compiled variant relies on ``size`` being a multiple of ``divisor``; the variant key proves it, tests check
     it."""
@@ -103,7 +105,7 @@ class Divisibility:
     divisor: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class TensorMapRecord:
     """The arguments of cuTensorMapEncodeTiled (CUDA driver API, «Tensor Map Object Management»).
 
@@ -128,7 +130,7 @@ class TensorMapRecord:
         return len(self.dimensions)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class KernelParameter:
     """One parameter of the PTX entry, in order.
 
@@ -142,7 +144,7 @@ class KernelParameter:
     value: int | Symbol | SizeOperation | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class KernelLaunch:
     """One launch. ``grid`` (x, y, z) in CTAs; ``block`` (x, y, z) in threads; ``shared_bytes`` of dynamic shared
     memory."""
@@ -157,7 +159,7 @@ class KernelLaunch:
     dependent_launch: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class LaunchRecord:
     """Everything that a call of a compiled program does on the host, in order.
 

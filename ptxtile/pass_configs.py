@@ -17,6 +17,7 @@ class PassConfigKey(StrEnum):
     """Keys of ``pass_configs``, by TileLang's names; their strings are accepted as well."""
 
     TL_DISABLE_TMA_LOWER = "tl.disable_tma_lower"
+    TL_DISABLE_WGMMA = "tl.disable_wgmma"
     TL_DISABLE_WARP_SPECIALIZED = "tl.disable_warp_specialized"
     TL_ENABLE_AUTO_WARP_SPECIALIZATION = "tl.enable_auto_warp_specialization"
     TL_ENABLE_FAST_MATH = "tl.enable_fast_math"
@@ -48,6 +49,8 @@ def options_from(base: Options, pass_configs: Mapping[Any, Any] | None) -> Optio
             values[name] = value
         elif name == "tl.disable_tma_lower":
             values["disable_tma"] = bool(value)
+        elif name == "tl.disable_wgmma":
+            values["disable_wgmma"] = bool(value)
         elif name == "tl.disable_warp_specialized":
             values["specialize_warps"] = False if value else values["specialize_warps"]
         elif name == "tl.enable_auto_warp_specialization":

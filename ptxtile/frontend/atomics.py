@@ -5,11 +5,13 @@ block does it *once*, as it does ``C[0] = x`` once (TileLang lets every thread d
 number of threads); the value from before is the same in all threads. An element, or a condition, that depends on
 ``T.get_thread_binding()`` makes it an operation of each thread.
 
-On a tile, ``T.atomic_add(C[y, x], C_local)`` is an operation for each element, as wide as the card can.
+On a tile, ``T.atomic_add(C[y, x], C_local)`` is an operation for each element, as wide as the card can; with
+``use_tma=True`` TMA carries it out (cp.reduce.async.bulk.tensor), or the kernel is refused.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from ptxtile.errors import TraceError, TypeMismatchError
@@ -19,11 +21,20 @@ from ptxtile.frontend.current import kernel_tracer
 from ptxtile.frontend.locations import user_location
 from ptxtile.frontend.tracer import Tracer
 from ptxtile.frontend.values import Local, Value
-from ptxtile.ir.atomic_ops import LOAD_ORDERS, ORDERS, STORE_ORDERS, Atomic, AtomicLoad, AtomicStore, is_legal_operator
+from ptxtile.ir.atomic_ops import (
+    LOAD_ORDERS,
+    ORDERS,
+    STORE_ORDERS,
+    TMA_REDUCTIONS,
+    Atomic,
+    AtomicLoad,
+    AtomicStore,
+    is_legal_operator,
+)
 from ptxtile.ir.buffers import Buffer, Scope, allocate
 from ptxtile.ir.expressions import Const, Expr, Load, Var, cast, constant
 from ptxtile.ir.statements import Allocate, For, LoopKind, ParallelFor, Seq, Statement, Store
-from ptxtile.ir.tile_ops import Region
+from ptxtile.ir.tile_ops import Copy, Region
 from ptxtile.ir.types import int32
 
 _ORDER_NAMES = {"consume": "acquire"}
@@ -81,10 +92,12 @@ def _previous(tracer: Tracer, buffer: Buffer) -> Local:
 
 
 def _operate(
-    operator: str, dst: Any, value: Any, memory_order: str | None, return_prev: bool, what: str
+    operator: str, dst: Any, value: Any, memory_order: str | None, return_prev: bool, what: str, use_tma: Any = False
 ) -> Value | None:
     tracer = kernel_tracer(what)
     order = _order(what, memory_order, ORDERS)
+    if use_tma:
+        return _by_tma(tracer, operator, dst, value, order, return_prev, what)
     if isinstance(value, (TracedBuffer, BufferRegion)):
         return _tile(tracer, operator, dst, value, order, return_prev, what)
     element = _element(tracer, dst)
@@ -127,6 +140,40 @@ def _tile(tracer: Tracer, operator: str, dst: Any, value: Any, order: str, retur
     tracer.emit(ParallelFor(loop_vars, extents, body, location=location))
 
 
+def _by_tma(tracer: Tracer, operator: str, dst: Any, value: Any, order: str, return_prev: bool, what: str) -> None:
+    """The whole tile by TMA, from shared memory; a fragment, or a tile of another dtype, is copied there first."""
+    tile_operations.outside_parallel(tracer, f"{what} of a tile")
+    location = user_location()
+    if not isinstance(value, (TracedBuffer, BufferRegion)):
+        raise TypeMismatchError(
+            f"use_tma of {what} of one element", location=location, expected="a tile as the value",
+            got=operations.describe(value), hint="without use_tma each thread carries its own operations out",
+        )  # fmt: skip
+    if return_prev or order != "relaxed":
+        raise TraceError(
+            f"{'return_prev' if return_prev else 'memory_order'} of {what} with use_tma", location=location,
+            expected="a relaxed operation whose values from before nobody asks for", got="return_prev=True"
+            if return_prev else order, hint="leave use_tma out",
+        )  # fmt: skip
+    source, destination = tile_operations.matched_regions(tracer, value, dst, what)
+    dtype = destination.buffer.dtype
+    if destination.buffer.scope is not Scope.GLOBAL or dtype.name not in TMA_REDUCTIONS[operator]:
+        raise TypeMismatchError(
+            f"use_tma of {what} of {dtype} in {destination.buffer.scope.value} memory", location=location,
+            expected=f"global memory of {', '.join(TMA_REDUCTIONS[operator])}",
+            got=f"the {destination.buffer.scope.value} buffer {destination.buffer.name} of {dtype}",
+            hint="leave use_tma out",
+        )  # fmt: skip
+    if source.buffer.scope is not Scope.SHARED or source.buffer.dtype != dtype:
+        shape = destination.extents
+        staging = allocate(tracer.unique(f"{source.buffer.name}_added"), Scope.SHARED, dtype, shape, alignment=128)
+        staged = Region(staging, tuple(constant(0) for _ in shape), shape)
+        tracer.emit(Allocate(staging, location=location))
+        tracer.emit(Copy(source, staged, location=location))
+        source = staged
+    tracer.emit(Copy(source, destination, operator=operator, location=location))
+
+
 def _indices(region: Region, loop_vars: tuple[Var, ...]) -> tuple[Expr, ...]:
     """The element of ``region`` at a point of the loop over its extents without those of 1."""
     remaining = list(loop_vars)
@@ -140,41 +187,59 @@ def _indices(region: Region, loop_vars: tuple[Var, ...]) -> tuple[Expr, ...]:
     return tuple(indices)
 
 
+def _use_tma(use_tma: Any, annotations: Any) -> bool:
+    """TileLang's annotation of that name goes before the argument."""
+    return bool(annotations.get("use_tma", use_tma) if isinstance(annotations, Mapping) else use_tma)
+
+
 def atomic_add(
     dst: Any, value: Any, memory_order: str | None = None, return_prev: bool = False, use_tma: bool = False,
     annotations: Any = None,
 ) -> Value | None:  # fmt: skip
-    """``dst += value``; with ``return_prev`` the value from before. ``memory_order``: relaxed unless given."""
-    return _operate("add", dst, value, memory_order, return_prev, "T.atomic_add")
+    """``dst += value``; with ``return_prev`` the value from before. ``memory_order``: relaxed unless given.
+
+    ``use_tma``: a tile by TMA, in relaxed order.
+    """
+    return _operate("add", dst, value, memory_order, return_prev, "T.atomic_add", _use_tma(use_tma, annotations))
 
 
 def atomic_max(
-    dst: Any, value: Any, memory_order: str | None = None, return_prev: bool = False, annotations: Any = None
-) -> Value | None:
-    """``dst = max(dst, value)``; NaN propagates, as in T.max."""
-    return _operate("max", dst, value, memory_order, return_prev, "T.atomic_max")
+    dst: Any, value: Any, memory_order: str | None = None, return_prev: bool = False, annotations: Any = None,
+    *, use_tma: bool = False,
+) -> Value | None:  # fmt: skip
+    """``dst = max(dst, value)``; NaN propagates, as in T.max. ``use_tma`` (TileLang has it for ``add`` alone): a
+    tile by TMA, which leaves open what a NaN gives."""
+    return _operate("max", dst, value, memory_order, return_prev, "T.atomic_max", _use_tma(use_tma, annotations))
 
 
 def atomic_min(
-    dst: Any, value: Any, memory_order: str | None = None, return_prev: bool = False, annotations: Any = None
+    dst: Any, value: Any, memory_order: str | None = None, return_prev: bool = False, annotations: Any = None,
+    *, use_tma: bool = False,
+) -> Value | None:  # fmt: skip
+    """``dst = min(dst, value)``; NaN propagates, as in T.min. ``use_tma`` (TileLang has it for ``add`` alone): a
+    tile by TMA, which leaves open what a NaN gives."""
+    return _operate("min", dst, value, memory_order, return_prev, "T.atomic_min", _use_tma(use_tma, annotations))
+
+
+def atomic_or(
+    dst: Any, value: Any, memory_order: str | None = None, return_prev: bool = False, *, use_tma: bool = False
 ) -> Value | None:
-    """``dst = min(dst, value)``; NaN propagates, as in T.min."""
-    return _operate("min", dst, value, memory_order, return_prev, "T.atomic_min")
-
-
-def atomic_or(dst: Any, value: Any, memory_order: str | None = None, return_prev: bool = False) -> Value | None:
     """``dst |= value``, of integers and bools."""
-    return _operate("or", dst, value, memory_order, return_prev, "T.atomic_or")
+    return _operate("or", dst, value, memory_order, return_prev, "T.atomic_or", use_tma)
 
 
-def atomic_and(dst: Any, value: Any, memory_order: str | None = None, return_prev: bool = False) -> Value | None:
+def atomic_and(
+    dst: Any, value: Any, memory_order: str | None = None, return_prev: bool = False, *, use_tma: bool = False
+) -> Value | None:
     """``dst &= value``, of integers and bools. TileLang has no such function."""
-    return _operate("and", dst, value, memory_order, return_prev, "T.atomic_and")
+    return _operate("and", dst, value, memory_order, return_prev, "T.atomic_and", use_tma)
 
 
-def atomic_xor(dst: Any, value: Any, memory_order: str | None = None, return_prev: bool = False) -> Value | None:
+def atomic_xor(
+    dst: Any, value: Any, memory_order: str | None = None, return_prev: bool = False, *, use_tma: bool = False
+) -> Value | None:
     """``dst ^= value``, of integers and bools. TileLang has no such function."""
-    return _operate("xor", dst, value, memory_order, return_prev, "T.atomic_xor")
+    return _operate("xor", dst, value, memory_order, return_prev, "T.atomic_xor", use_tma)
 
 
 def atomic_exchange(dst: Any, value: Any, memory_order: str | None = None, return_prev: bool = True) -> Value | None:

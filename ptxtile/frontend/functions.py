@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
+import time
 from collections.abc import Callable
 from functools import cached_property
 from typing import Any
@@ -15,17 +16,21 @@ from ptxtile.frontend.rewrite_source import Rewritten, definition_location, rewr
 
 
 class UserFunction:
-    """A user's function with its source rewritten on first use."""
+    """A user's function with its source rewritten on first use. ``rewrite_seconds``: how long that took."""
 
     def __init__(self, function: Callable[..., Any], scope: dict[str, Any] | None = None) -> None:
         self.function = function
         self.scope = scope or {}
+        self.rewrite_seconds = 0.0
         self.__wrapped__ = function
         self.__name__, self.__doc__ = function.__name__, function.__doc__
 
     @cached_property
     def rewritten(self) -> Rewritten:
-        return rewrite(self.function)
+        started = time.perf_counter()
+        rewritten = rewrite(self.function)
+        self.rewrite_seconds = time.perf_counter() - started
+        return rewritten
 
     @cached_property
     def python_signature(self) -> inspect.Signature:

@@ -47,12 +47,17 @@ def swizzled_blocks(kernel: OpenKernel, launched: tuple[Var, Var]) -> list[State
     """The renumbered indices of a block from those that it was launched with, and what is known of them.
 
     Panels of ``panel`` lines along the minor axis go through the major axis alternately forwards and backwards; the
-    last panel has as many lines as are left.
+    last panel has as many lines as are left. In a kernel with clusters it is those that are renumbered; a block keeps
+    its place in its cluster.
     """
     assert kernel.swizzle is not None
     panel, order = kernel.swizzle
-    x, y = launched
-    width, height = (cast(as_expr(size), int32) for size in kernel.grid[:2])
+    sizes, ranks, places = [], [], []
+    for index, size, part in zip(launched, kernel.grid, kernel.cluster, strict=False):
+        sizes.append(cast(as_expr(size), int32) // part if part > 1 else cast(as_expr(size), int32))
+        places.append(index // part if part > 1 else index)
+        ranks.append(index % part if part > 1 else None)
+    (x, y), (width, height) = places, sizes
     major, minor = (width, height) if order == "row" else (height, width)
     number = x + y * width
     area = major * panel
@@ -62,10 +67,14 @@ def swizzled_blocks(kernel: OpenKernel, launched: tuple[Var, Var]) -> list[State
     along, line = offset // lines, offset % lines + index * panel
     along = select((index & 1).eq(0), along, major - 1 - along)
     first, second = (along, line) if order == "row" else (line, along)
-    (column, row), location = kernel.block_vars[:2], kernel.location
-    statements: list[Statement] = [Let(column, first, location=location), Let(row, second, location=location)]
-    for var, size in ((column, width), (row, height)):
-        statements += [Assume(var.ge(0), location=location), Assume(var.lt(size), location=location)]
+    location = kernel.location
+    statements: list[Statement] = []
+    for axis, place in enumerate((first, second)):
+        rank, part, size = ranks[axis], kernel.cluster[axis], cast(as_expr(kernel.grid[axis]), int32)
+        place = place if rank is None else place * part + rank
+        statements.append(Let(kernel.block_vars[axis], place, location=location))
+        statements.append(Assume(kernel.block_vars[axis].ge(0), location=location))
+        statements.append(Assume(kernel.block_vars[axis].lt(size), location=location))
     return statements
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from ptxtile.errors import ResourceError, TraceError, TypeMismatchError
+from ptxtile.frontend.annotate_layouts import laid_out
 from ptxtile.frontend.buffers import Size, size_of, size_value
+from ptxtile.frontend.clusters import check_grid, cluster_extents
 from ptxtile.frontend.current import kernel_tracer, tracer_for
 from ptxtile.frontend.kernel_annotations import swizzled_blocks
 from ptxtile.frontend.locations import user_location
@@ -25,9 +27,12 @@ Capability»)."""
 class KernelLaunch:
     """The object that ``with`` enters. ``names``: those of the ``as`` part, for the block indices."""
 
-    def __init__(self, grid: tuple[Size, ...], threads: tuple[int, int, int]) -> None:
+    def __init__(
+        self, grid: tuple[Size, ...], threads: tuple[int, int, int], cluster: tuple[int, int, int] = (1, 1, 1)
+    ) -> None:
         self.grid = grid
         self.threads = threads
+        self.cluster = cluster
         self.names: tuple[str, ...] = ()
 
     def __enter__(self) -> Any:
@@ -46,6 +51,7 @@ class KernelLaunch:
             block_vars,
             thread,
             len(self.grid),
+            cluster=self.cluster,
             location=user_location(),  # type: ignore[arg-type]
         )
         tracer.open_block()
@@ -62,7 +68,7 @@ class KernelLaunch:
 
 
 def _finish(tracer: Tracer, kernel: OpenKernel) -> None:
-    body = tracer.close_block().close()
+    body = laid_out(kernel, tracer.close_block().close())
     used = {buffer.name for node in walk(body) for buffer in buffers_of(node)}
     views = tuple(view for view in tracer.host_views if view.buffer.name in used)
     block_vars, prologue = kernel.block_vars, []
@@ -73,7 +79,8 @@ def _finish(tracer: Tracer, kernel: OpenKernel) -> None:
     body = Seq((*prologue, *views, *body.statements))
     node = KernelNode(
         tracer.unique(f"{tracer.name}_kernel"), kernel.grid, kernel.threads, block_vars,  # type: ignore[arg-type]
-        kernel.thread, body, user_threads=kernel.threads, min_blocks=kernel.min_blocks, location=kernel.location,
+        kernel.thread, body, user_threads=kernel.threads, cluster=kernel.cluster, min_blocks=kernel.min_blocks,
+        location=kernel.location,
     )  # fmt: skip
     tracer.kernels.append(node)
 
@@ -81,7 +88,9 @@ def _finish(tracer: Tracer, kernel: OpenKernel) -> None:
 def Kernel(*blocks: Any, threads: Any = None, prelude: str | None = None, cluster_dims: Any = None) -> KernelLaunch:
     """A launch of a grid of up to three dimensions of blocks (x first), with ``threads`` each (an int or up to three).
 
-    ``with T.Kernel(grid_x, grid_y, threads=128) as (bx, by):`` gives the indices of the block.
+    ``with T.Kernel(grid_x, grid_y, threads=128) as (bx, by):`` gives the indices of the block. ``cluster_dims``: so
+    many blocks along x (or x, y and z) run together as a cluster; the grid must be a multiple of it. What the blocks of
+    a cluster load alike in a pipelined loop is then loaded once and multicast.
     """
     tracer_for("T.Kernel")
     if prelude is not None:
@@ -89,16 +98,19 @@ def Kernel(*blocks: Any, threads: Any = None, prelude: str | None = None, cluste
             "prelude of T.Kernel is C++ source, which this compiler cannot have", location=user_location(),
             hint="write what it does with T operations",
         )  # fmt: skip
-    if cluster_dims not in (None, 1, (1, 1, 1), [1, 1, 1]):
-        raise TraceError(
-            "cluster_dims of T.Kernel is not supported yet", location=user_location(), got=repr(cluster_dims)
-        )
     if not 1 <= len(blocks) <= 3:
         raise TraceError(
             "the grid of T.Kernel", location=user_location(), expected="1 to 3 sizes", got=str(len(blocks))
         )
     grid = tuple(size_of(size, "a grid size of T.Kernel") for size in blocks)
-    return KernelLaunch(grid, _thread_extents(threads))
+    cluster = cluster_extents(cluster_dims)
+    check_grid(grid, cluster)
+    return KernelLaunch(grid, _thread_extents(threads), cluster)
+
+
+def ClusterKernel(*blocks: Any, cluster_dims: Any, threads: Any = None, prelude: str | None = None) -> KernelLaunch:
+    """``T.Kernel(*blocks, cluster_dims=cluster_dims)``."""
+    return Kernel(*blocks, threads=threads, prelude=prelude, cluster_dims=cluster_dims)
 
 
 def _thread_extents(threads: Any) -> tuple[int, int, int]:

@@ -61,14 +61,32 @@ def analyze(function: ast.FunctionDef) -> Liveness:
 
 
 class _Analysis:
+    """The names of a node are collected once, though loops are looked at several times."""
+
     def __init__(self, function: ast.FunctionDef) -> None:
         self.result = Liveness()
+        self._reads: dict[ast.AST, set[str]] = {}
+        self._assigns: dict[ast.AST, set[str]] = {}
         self.always: set[str] = set()
         for node in ast.walk(function):
             if isinstance(node, _SCOPES) and node is not function:
                 self.always |= read_names(node)
         self.loops: list[tuple[set[str], set[str]]] = []
         self.block(function.body, set(self.always))
+
+    def read_names(self, node: ast.AST) -> set[str]:
+        found = self._reads.get(node)
+        if found is None:
+            found = self._reads[node] = read_names(node)
+        return found
+
+    def assigned_names(self, nodes: list[ast.stmt] | ast.AST) -> set[str]:
+        if isinstance(nodes, list):
+            return set().union(*map(self.assigned_names, nodes))
+        found = self._assigns.get(nodes)
+        if found is None:
+            found = self._assigns[nodes] = assigned_names(nodes)
+        return found
 
     def block(self, statements: list[ast.stmt], live: set[str]) -> set[str]:
         """Live names before ``statements``, given those after."""
@@ -80,9 +98,9 @@ class _Analysis:
         if isinstance(node, ast.If):
             self.record(node, node.body + node.orelse, live)
             otherwise = self.block(node.orelse, live)
-            restored = assigned_names(node.body) & otherwise
+            restored = self.assigned_names(node.body) & otherwise
             self.result.restored[node] = self.result.restored.get(node, frozenset()) | frozenset(restored)
-            return self.block(node.body, live) | otherwise | read_names(node.test)
+            return self.block(node.body, live) | otherwise | self.read_names(node.test)
         if isinstance(node, (ast.For, ast.While)):
             return self.loop(node, live)
         if isinstance(node, ast.Break):
@@ -90,14 +108,14 @@ class _Analysis:
         if isinstance(node, ast.Continue):
             return set(self.loops[-1][1]) if self.loops else live
         if isinstance(node, (ast.Return, ast.Raise)):
-            return read_names(node)
+            return self.read_names(node)
         if isinstance(node, ast.With):
             live = self.block(node.body, live)
             for item in reversed(node.items):
                 if item.optional_vars is not None:
-                    live -= assigned_names(item.optional_vars)
-                    live |= read_names(item.optional_vars)
-                live |= read_names(item.context_expr)
+                    live -= self.assigned_names(item.optional_vars)
+                    live |= self.read_names(item.optional_vars)
+                live |= self.read_names(item.context_expr)
             return live
         if isinstance(node, ast.Try):
             after = self.block(node.finalbody, live)
@@ -105,17 +123,17 @@ class _Analysis:
             before = self.block(node.body, self.block(node.orelse, after))
             return before.union(after, *handlers)
         if isinstance(node, ast.AugAssign):
-            return live | read_names(node) | ({node.target.id} if isinstance(node.target, ast.Name) else set())
+            return live | self.read_names(node) | ({node.target.id} if isinstance(node.target, ast.Name) else set())
         if isinstance(node, ast.AnnAssign) and node.value is None:
-            return live | read_names(node) | ({node.target.id} if isinstance(node.target, ast.Name) else set())
+            return live | self.read_names(node) | ({node.target.id} if isinstance(node.target, ast.Name) else set())
         if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
-            return (live - {node.name}) | read_names(node)
-        return (live - assigned_names(node)) | read_names(node)
+            return (live - {node.name}) | self.read_names(node)
+        return (live - self.assigned_names(node)) | self.read_names(node)
 
     def loop(self, node: ast.For | ast.While, live: set[str]) -> set[str]:
         after = self.block(node.orelse, live) | live
-        targets = assigned_names(node.target) if isinstance(node, ast.For) else set()
-        test = read_names(node.test) if isinstance(node, ast.While) else set()
+        targets = self.assigned_names(node.target) if isinstance(node, ast.For) else set()
+        test = self.read_names(node.test) if isinstance(node, ast.While) else set()
         head = set(after) | test
         while True:  # until the live names at the head of the body no longer grow
             self.loops.append((after, head))
@@ -127,8 +145,8 @@ class _Analysis:
             head = grown
         self.record(node, node.body, head)
         self.result.live_out[node] = frozenset(after)
-        return head | (read_names(node.iter) if isinstance(node, ast.For) else set())
+        return head | (self.read_names(node.iter) if isinstance(node, ast.For) else set())
 
     def record(self, node: ast.AST, body: list[ast.stmt], live: set[str]) -> None:
         before = self.result.carried.get(node, frozenset())
-        self.result.carried[node] = before | frozenset(assigned_names(body) & live)
+        self.result.carried[node] = before | frozenset(self.assigned_names(body) & live)

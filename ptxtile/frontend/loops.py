@@ -7,13 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ptxtile.errors import TraceError, TypeMismatchError
 from ptxtile.frontend.current import tracer_for
 from ptxtile.frontend.locations import user_location
 from ptxtile.frontend.values import Value
 from ptxtile.ir.statements import LoopKind
+
+if TYPE_CHECKING:
+    from ptxtile.frontend.tracer import Tracer
 
 
 @dataclass(frozen=True)
@@ -105,29 +108,85 @@ def Pipelined(
     order: list[int] | None = None,
     stage: list[int] | None = None,
     annotations: Any = None,
+    *,
+    sync: Any = None,
+    group: Any = None,
 ) -> SequentialLoop:
-    """A loop whose copies may run ahead of its computation by ``num_stages`` iterations."""
+    """A loop whose copies may run ahead of its computation by ``num_stages`` iterations.
+
+    ``order`` and ``stage``, a number for each statement of the body: the statement's place among those that are issued
+    in one step, and how many steps after the iteration's first one it is issued. Scalars and allocations do not count.
+    """
     if not isinstance(num_stages, int) or num_stages < 0:
         raise TraceError(
             "num_stages of T.Pipelined", location=user_location(), expected="an int ≥ 0", got=repr(num_stages)
         )
+    if sync is not None or group is not None:
+        raise TraceError(
+            f"{'sync' if group is None else 'group'} of T.Pipelined", location=user_location(),
+            expected="order and stage, which say all (TileLang has dropped the others)", got="a list",
+        )  # fmt: skip
     bounds = _bounds("T.Pipelined", start, stop, None)
     options: list[tuple[str, object]] = [("num_stages", num_stages)]
-    options += [(name, tuple(value)) for name, value in (("order", order), ("stage", stage)) if value]
+    if order or stage:
+        options += _schedule(order, stage)
     return SequentialLoop(LoopKind.PIPELINED, *bounds, tuple(options))
+
+
+def _schedule(order: Any, stage: Any) -> list[tuple[str, object]]:
+    """``order`` and ``stage`` as options of the loop. How many statements the body has only the compiler knows."""
+    for name, numbers in (("order", order), ("stage", stage)):
+        listed = isinstance(numbers, (list, tuple)) and len(numbers) > 0
+        if not listed or any(isinstance(n, bool) or not isinstance(n, int) for n in numbers):
+            raise TypeMismatchError(
+                f"{name} of T.Pipelined", location=user_location(), expected="a list of ints, for both order and stage",
+                got=repr(numbers),
+            )  # fmt: skip
+    if len(order) != len(stage):
+        raise TypeMismatchError(
+            "order and stage of T.Pipelined", location=user_location(), expected="lists of one length",
+            got=f"{len(order)} and {len(stage)} numbers",
+        )  # fmt: skip
+    if sorted(order) != list(range(len(order))):
+        raise TypeMismatchError(
+            "order of T.Pipelined", location=user_location(), expected=f"each of 0 to {len(order) - 1} once",
+            got=repr(list(order)),
+        )  # fmt: skip
+    if min(stage) < 0:
+        raise TypeMismatchError(
+            "stage of T.Pipelined", location=user_location(), expected="numbers ≥ 0", got=repr(list(stage))
+        )
+    return [("order", tuple(order)), ("stage", tuple(stage))]
 
 
 def Parallel(
     *extents: Any, coalesced_width: int | None = None, loop_layout: Any = None, prefer_async: Any = None,
     annotations: Any = None,
 ) -> ParallelLoop:  # fmt: skip
-    """A nest of iterations without order, spread over the threads of the block."""
-    tracer_for("T.Parallel")
+    """A nest of iterations without order, spread over the threads of the block.
+
+    ``loop_layout``: a T.Fragment of the extents that says which thread runs which iteration.
+    """
+    tracer = tracer_for("T.Parallel")
     if not extents:
         raise TraceError("T.Parallel needs at least one extent", location=user_location(), expected="T.Parallel(M, N)")
     sizes = tuple(_extent(extent) for extent in extents)
-    options = [(n, v) for n, v in (("coalesced_width", coalesced_width), ("loop_layout", loop_layout)) if v is not None]
+    options: list[tuple[str, object]] = [] if coalesced_width is None else [("coalesced_width", coalesced_width)]
+    if loop_layout is not None:
+        options.append(("loop_layout", _loop_layout(tracer, loop_layout, sizes)))
     return ParallelLoop(sizes, tuple(options))
+
+
+def _loop_layout(tracer: Tracer, layout: Any, extents: tuple[int, ...]) -> object:
+    """Which thread runs which iteration, from the user's T.Fragment of the loop's extents."""
+    from ptxtile.frontend.annotate_layouts import fragment_layout
+    from ptxtile.frontend.layouts import Fragment
+
+    if not isinstance(layout, Fragment):
+        raise TypeMismatchError(
+            "loop_layout of T.Parallel", location=user_location(), expected="T.Fragment", got=repr(layout)
+        )
+    return fragment_layout(tracer, layout, extents, "the layout of T.Parallel")
 
 
 def _extent(extent: Any) -> int:

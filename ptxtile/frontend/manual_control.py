@@ -8,6 +8,7 @@ the tiles safe to use that TMA loads onto it, or that the roles which arrive on 
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 from ptxtile.errors import ResourceError, TraceError, TypeMismatchError
@@ -18,6 +19,7 @@ from ptxtile.frontend.locations import user_location
 from ptxtile.frontend.tracer import HoistPoint, Tracer
 from ptxtile.frontend.values import Value
 from ptxtile.ir.buffers import Buffer, Scope, allocate
+from ptxtile.ir.cluster_ops import MbarrierArriveRemote, rank_in_cluster
 from ptxtile.ir.expressions import Const, Expr, cast, constant
 from ptxtile.ir.gpu_ops import (
     BarSync,
@@ -31,11 +33,10 @@ from ptxtile.ir.gpu_ops import (
     SetMaxRegisters,
 )
 from ptxtile.ir.manual_ops import BarArrive, MbarrierExpectTx
-from ptxtile.ir.rewrite import has_load
+from ptxtile.ir.rewrite import copy_with, has_load
 from ptxtile.ir.statements import Allocate, If, Let, Role, Seq, Specialized, Statement
 from ptxtile.ir.tile_ops import Region, TmaCopy
 from ptxtile.ir.types import int32, uint64
-from ptxtile.ir.warp_ops import SyncWarp
 
 WARP, WARPGROUP, NAMED_BARRIERS = 32, 128, 16
 MOST_ARRIVALS = (1 << 20) - 1
@@ -97,14 +98,6 @@ def _named_barrier(what: str, identifier: Any, count: Any) -> tuple[int, int]:
     return identifier, count
 
 
-def sync_warp(mask: int | None = None) -> None:
-    """The 32 threads of the warp meet."""
-    tracer = kernel_tracer("T.sync_warp")
-    if mask not in (None, 0xFFFFFFFF, -1):
-        raise TraceError("the mask of T.sync_warp", location=user_location(), expected="all 32 lanes", got=repr(mask))
-    tracer.emit(SyncWarp(location=user_location()))
-
-
 def fence_proxy_async() -> None:
     """What this thread wrote to shared memory comes before later TMA and wgmma reads of it."""
     kernel_tracer("T.fence_proxy_async").emit(FenceProxyAsync("shared", location=user_location()))
@@ -155,12 +148,22 @@ def _barrier(tracer: Tracer, value: Any, what: str) -> tuple[Buffer, Expr]:
 
 
 def mbarrier_arrive(mbarrier: Any, cta_id: Any = None) -> None:
-    """One arrival by each thread that runs this."""
+    """One arrival by each thread that runs this. ``cta_id``: on the barrier of the block of that rank in the
+    cluster."""
     tracer = kernel_tracer("T.mbarrier_arrive")
     _outside_parallel(tracer, "T.mbarrier_arrive")
-    if cta_id is not None:
-        raise TraceError("cta_id of T.mbarrier_arrive is not supported yet", location=user_location())
-    tracer.emit(MbarrierArrive(*_barrier(tracer, mbarrier, "T.mbarrier_arrive"), location=user_location()))
+    place, location = _barrier(tracer, mbarrier, "T.mbarrier_arrive"), user_location()
+    if cta_id is None:
+        tracer.emit(MbarrierArrive(*place, location=location))
+        return
+    rank = operations.converted(cta_id, int32)
+    assert tracer.kernel is not None
+    if isinstance(rank, Const) and not 0 <= int(rank.value) < prod(tracer.kernel.cluster):
+        raise TraceError(
+            "cta_id of T.mbarrier_arrive", location=location, got=str(rank.value),
+            expected=f"a rank in the cluster, from 0 to {prod(tracer.kernel.cluster) - 1}",
+        )  # fmt: skip
+    tracer.emit(MbarrierArriveRemote(*place, rank, location=location))
 
 
 def _bytes(what: str, tx: Any) -> int:
@@ -215,14 +218,13 @@ def tma_copy(
     """Starts a TMA copy and goes on.
 
     Global to shared: one thread of the block (or role) announces the bytes on ``barrier`` and starts the copy; arrivals
-    and the wait are the user's. Shared to global: one thread stores and commits its group; T.tma_store_wait waits for
-    it.
+    and the wait are the user's. With a ``cluster_mask`` the copy goes to the blocks whose rank in the cluster is a bit
+    of it: all announce the bytes, the first of them starts the copy, and blocks that are not named load for themselves.
+    Shared to global: one thread stores and commits its group; T.tma_store_wait waits for it.
     """
     what = "T.tma_copy"
     tracer = kernel_tracer(what)
     tile_operations.outside_parallel(tracer, what)
-    if cluster_mask is not None:
-        raise TraceError("cluster_mask of T.tma_copy is not supported yet", location=user_location())
     location = user_location()
     place = None if barrier is None else _barrier(tracer, barrier, what)
     source, destination = tile_operations.matched_regions(tracer, src, dst, what)
@@ -237,9 +239,11 @@ def tma_copy(
                 hint="T.copy waits by itself",
             )  # fmt: skip
         expect = MbarrierExpectTx(*place, _size(source), location=location)
-        body = Seq((expect, TmaCopy(source, destination, *place, location=location)))
-        tracer.emit(If(elected, body, location=location))
+        load = _multicast(tracer, cluster_mask, TmaCopy(source, destination, *place, location=location))
+        tracer.emit(If(elected, Seq((expect, load)), location=location))
         return
+    if cluster_mask is not None:
+        raise TraceError("cluster_mask of T.tma_copy from shared memory", location=location, expected="a load")
     if scopes != (Scope.SHARED, Scope.GLOBAL):
         raise TypeMismatchError(
             "T.tma_copy between other than global and shared memory", location=location,
@@ -248,6 +252,24 @@ def tma_copy(
     unused = allocate(tracer.unique("no_barrier"), Scope.BARRIER, uint64, (1,), 8)
     tracer.emit(Allocate(unused, location=location))
     tracer.emit(If(elected, TmaCopy(source, destination, unused, constant(0), location=location), location=location))
+
+
+def _multicast(tracer: Tracer, mask: Any, load: TmaCopy) -> Statement:
+    """What each block of the cluster starts of a load to the blocks of ``mask``."""
+    if mask is None:
+        return load
+    assert tracer.kernel is not None
+    cluster = tracer.kernel.cluster
+    if isinstance(mask, bool) or not isinstance(mask, int) or not 0 < mask < 1 << prod(cluster):
+        raise TraceError(
+            "cluster_mask of T.tma_copy", location=load.location, got=operations.describe(mask),
+            expected=f"a bit for each of some blocks of the cluster: 1 to {(1 << prod(cluster)) - 1}",
+            hint="cluster_dims of T.Kernel makes clusters",
+        )  # fmt: skip
+    rank = rank_in_cluster(tracer.kernel.block_vars, cluster)
+    first = (mask & -mask).bit_length() - 1
+    alone = If(((constant(mask) >> rank) & 1).eq(0), load, location=load.location)
+    return If(rank.eq(first), copy_with(load, {"multicast": constant(mask)}), alone, location=load.location)
 
 
 def _size(region: Region) -> int:

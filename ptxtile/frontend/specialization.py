@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from ptxtile.records import record
 
 CONTIGUOUS = -1
 """In a stride pattern: the stride is the product of the inner sizes."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class TensorSpecialization:
     """One tensor.
 
@@ -25,7 +25,7 @@ class TensorSpecialization:
     wide_strides: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Specialization:
     """All arguments of a variant.
 

@@ -13,10 +13,15 @@ Node = TypeVar("Node", bound=ast.AST)
 
 
 def at(node: Node, place: ast.AST) -> Node:
-    """``node`` and its new children at the position of ``place``."""
-    for child in ast.walk(node):
-        if "lineno" in child._attributes and not hasattr(child, "lineno"):
+    """``node`` and its new children at the position of ``place``; what has a position of its own is left alone."""
+    stack: list[ast.AST] = [node]
+    while stack:
+        child = stack.pop()
+        if "lineno" in child._attributes:
+            if hasattr(child, "lineno"):
+                continue
             ast.copy_location(child, place)
+        stack.extend(ast.iter_child_nodes(child))
     return node
 
 

@@ -147,6 +147,11 @@ def copy(
             "eviction_policy of T.copy", location=user_location(), expected=" or ".join(_EVICTION_POLICIES),
             got=repr(eviction_policy),
         )  # fmt: skip
+    if loop_layout is not None:
+        raise TraceError(
+            "loop_layout of T.copy is not supported yet", location=user_location(), got=repr(loop_layout),
+            hint="`for i, j in T.Parallel(M, N, loop_layout=...): dst[i, j] = src[i, j]`",
+        )  # fmt: skip
     second = _side(tracer, dst, "the destination of T.copy")
     first = _side(tracer, src, "the source of T.copy")
     source, destination = _match(first, second)

@@ -84,6 +84,9 @@ class OpenKernel:
     """(first thread, threads) of the T.ws that is open."""
     swizzle: tuple[int, str] | None = None
     """(panel size, order) of T.use_swizzle."""
+    cluster: tuple[int, int, int] = (1, 1, 1)
+    layouts: dict[str, tuple[Buffer, Location | None]] = field(default_factory=dict)
+    """By name, the buffers with the layouts that T.annotate_layout gave them, and its line."""
 
     @property
     def threads(self) -> int:

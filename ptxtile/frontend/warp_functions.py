@@ -1,6 +1,7 @@
-"""Functions between the 32 threads of a warp: shuffles, votes, indices. All threads of the warp have to come to each.
+"""Functions between the 32 threads of a warp: shuffles, votes, matches, indices.
 
-Masks other than all 32 lanes are refused; TileLang passes them on to the card, which waits for them.
+All threads of the warp have to come to each, or those that its ``mask`` names (bit n for lane n): each with the same
+mask, which names itself. The card waits for them; the simulator refuses what would not come together.
 """
 
 from __future__ import annotations
@@ -12,25 +13,33 @@ from ptxtile.frontend import operations
 from ptxtile.frontend.current import kernel_tracer
 from ptxtile.frontend.locations import user_location
 from ptxtile.frontend.values import Value
-from ptxtile.ir.expressions import Expr, cast, constant
-from ptxtile.ir.types import DType, bool_, int32, uint32, uint64
-from ptxtile.ir.warp_ops import Shuffle, Vote
+from ptxtile.ir.expressions import Bitcast, Const, Expr, cast, constant
+from ptxtile.ir.types import BY_NAME, DType, bool_, int32, uint32, uint64
+from ptxtile.ir.warp_ops import ActiveMask, Match, Shuffle, SyncWarp, Vote
 
 FULL_MASK = 0xFFFFFFFF
 WARP, WARPS_OF_A_GROUP = 32, 4
 
 
-def _check_mask(what: str, mask: Any) -> None:
-    if mask not in (None, FULL_MASK, -1):
+def _mask(what: str, mask: Any) -> Expr | None:
+    """The mask of the threads that take part, uint32; None: all 32."""
+    if mask is None or (isinstance(mask, int) and not isinstance(mask, bool) and mask in (FULL_MASK, -1)):
+        return None
+    integer = isinstance(mask, int) and not isinstance(mask, bool) and 0 < mask < FULL_MASK
+    if not integer and not (isinstance(mask, Value) and mask.ir_dtype.is_integer):
         raise TraceError(
-            f"the mask of {what}", location=user_location(), expected="all 32 lanes, 0xFFFFFFFF",
+            f"the mask of {what}", location=user_location(), expected="an int from 1 to 0xFFFFFFFF, bit n for lane n",
             got=operations.describe(mask),
         )  # fmt: skip
+    expr = constant(mask, uint32) if isinstance(mask, int) else cast(mask.expr, uint32)
+    if isinstance(expr, Const) and expr.value == 0:
+        raise TraceError(f"the mask of {what}", location=user_location(), expected="some lane", got="no lane: 0")
+    return None if isinstance(expr, Const) and expr.value == FULL_MASK else expr
 
 
 def _shuffle(what: str, mode: str, value: Any, lane: Any, width: Any, mask: Any) -> Value:
     tracer = kernel_tracer(what)
-    _check_mask(what, mask)
+    members = _mask(what, mask)
     if width not in (1, 2, 4, 8, 16, 32) or isinstance(width, bool):
         raise TraceError(
             f"the width of {what}", location=user_location(), expected="a power of two from 1 to 32",
@@ -45,7 +54,7 @@ def _shuffle(what: str, mode: str, value: Any, lane: Any, width: Any, mask: Any)
         )  # fmt: skip
     source = operations.converted(lane, int32)
     result = tracer.new_local(tracer.pending_name or "shuffled", expr.dtype, None, implicit=True)
-    tracer.emit(Shuffle(result.buffer, constant(0), expr, source, mode, width, location=user_location()))
+    tracer.emit(Shuffle(result.buffer, constant(0), expr, source, mode, width, members, location=user_location()))
     return result.snapshot()
 
 
@@ -69,19 +78,23 @@ def shfl_down(value: Any, delta: Any, width: int = WARP, mask: Any = FULL_MASK) 
     return _shuffle("T.shfl_down", "down", value, delta, width, mask)
 
 
-def _vote(what: str, mode: str, predicate: Any, mask: Any, dtype: DType) -> Value:
-    tracer = kernel_tracer(what)
-    _check_mask(what, mask)
+def predicate_of(predicate: Any, what: str) -> Expr:
+    """A predicate as a bool: integers are compared with 0, floats refused."""
     condition = operations.operand(predicate, what)
     if isinstance(condition, float) or (isinstance(condition, Expr) and condition.dtype.is_float):
         raise TypeMismatchError(
             f"the predicate of {what}", location=user_location(), expected="a bool or an integer",
             got=operations.describe(predicate),
         )  # fmt: skip
+    return operations.truth(predicate, what)
+
+
+def _vote(what: str, mode: str, predicate: Any, mask: Any, dtype: DType) -> Value:
+    tracer = kernel_tracer(what)
+    members, condition = _mask(what, mask), predicate_of(predicate, what)
     held = uint32 if mode == "ballot" else bool_
     result = tracer.new_local(tracer.pending_name or "vote", held, None, implicit=True)
-    vote = Vote(result.buffer, constant(0), operations.truth(predicate, what), mode, location=user_location())
-    tracer.emit(vote)
+    tracer.emit(Vote(result.buffer, constant(0), condition, mode, members, location=user_location()))
     return Value(cast(result.snapshot().expr, dtype))
 
 
@@ -103,6 +116,48 @@ def ballot_sync(predicate: Any, mask: Any = FULL_MASK) -> Value:
 def ballot(predicate: Any) -> Value:
     """``T.ballot_sync(predicate)``."""
     return _vote("T.ballot", "ballot", predicate, FULL_MASK, uint64)
+
+
+def activemask() -> Value:
+    """The lanes of the warp that run this together, bit n for lane n, as uint64: under a condition that divides the
+    warp those that take the same way, as far as the card keeps them together."""
+    tracer = kernel_tracer("T.activemask")
+    result = tracer.new_local(tracer.pending_name or "active", uint32, None, implicit=True)
+    tracer.emit(ActiveMask(result.buffer, constant(0), location=user_location()))
+    return Value(cast(result.snapshot().expr, uint64))
+
+
+def _match(what: str, mode: str, value: Any, mask: Any) -> Value:
+    tracer = kernel_tracer(what)
+    members = _mask(what, mask)
+    expr = operations.operand(value, what)
+    expr = expr if isinstance(expr, Expr) else operations.number_expr(expr)
+    if expr.dtype.is_bool or not 8 <= expr.dtype.bits <= 64:
+        raise TypeMismatchError(
+            f"{what} of {expr.dtype}", location=user_location(), expected="a number of 8 to 64 bits",
+            got=str(expr.dtype), hint="cast it, such as T.int32(x)",
+        )  # fmt: skip
+    if expr.dtype.bits < 32:
+        expr = cast(expr if expr.dtype.is_integer else Bitcast(expr, BY_NAME[f"uint{expr.dtype.bits}"]), uint32)
+    result = tracer.new_local(tracer.pending_name or "matching", uint32, None, implicit=True)
+    tracer.emit(Match(result.buffer, constant(0), expr, mode, members, location=user_location()))
+    return result.snapshot()
+
+
+def match_any_sync(value: Any, mask: Any = FULL_MASK) -> Value:
+    """The lanes whose value has the same bits as this lane's, bit n for lane n, as uint32."""
+    return _match("T.match_any_sync", "any", value, mask)
+
+
+def match_all_sync(value: Any, mask: Any = FULL_MASK) -> Value:
+    """The mask if all its lanes have values of the same bits, else 0, as uint32."""
+    return _match("T.match_all_sync", "all", value, mask)
+
+
+def sync_warp(mask: Any = None) -> None:
+    """The threads of the warp meet, or those of a mask; what they wrote before is visible to each other."""
+    tracer = kernel_tracer("T.sync_warp")
+    tracer.emit(SyncWarp(_mask("T.sync_warp", mask), location=user_location()))
 
 
 # -- indices ----------------------------------------

@@ -11,16 +11,16 @@ import os
 import platform
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from ptxtile import config, target
 from ptxtile.errors import PtxtileError
 from ptxtile.inspect.machine_code import find_tool
+from ptxtile.records import record
 from ptxtile.target.ptx_isa import format_isa, newest_of_driver
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Fact:
     """``value`` as shown; ``good`` is False where something is missing or wrong."""
 
@@ -29,7 +29,7 @@ class Fact:
     good: bool = True
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Card:
     index: int
     name: str
@@ -38,7 +38,7 @@ class Card:
     problem: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Report:
     """``verdicts``: what works (good) and what does not, with the reason. ``variables``: of config.py."""
 

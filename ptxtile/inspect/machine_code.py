@@ -7,36 +7,21 @@ nvidia-cuda-cuobjdump) prints it. None of them is needed to compile or run a ker
 from __future__ import annotations
 
 import importlib.util
-import re
 import shutil
 import subprocess
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
 
 from ptxtile.errors import CompileError, DriverError, PtxtileError
 from ptxtile.launch_record import LaunchRecord
+from ptxtile.runtime.jit_log import JitLog, parse
+from ptxtile.runtime.resources import KernelResources, resources_of_log
 
 SECONDS = 120
 
 
 class ToolMissing(PtxtileError):
     """What was asked for needs a program or a card that this machine does not have."""
-
-
-@dataclass(frozen=True, slots=True)
-class Figures:
-    """Of one kernel: registers of a thread; local memory of a thread, spill stores and loads in bytes (None: not
-    known); static and dynamic shared memory of a CTA in bytes; threads of a CTA."""
-
-    kernel: str
-    registers: int
-    local_bytes: int
-    spill_stores: int | None
-    spill_loads: int | None
-    static_shared_bytes: int
-    dynamic_shared_bytes: int
-    threads: int
 
 
 def find_tool(name: str) -> str | None:
@@ -98,46 +83,20 @@ def _cubin(ptx: str, target_name: str) -> bytes:
         raise ToolMissing("machine code needs ptxas or a card, and there is neither", got=error.message) from error
 
 
-def resources(ptx: str, record: LaunchRecord, target_name: str) -> list[Figures]:
-    """Figures of each kernel of the record, from ptxas, else from the card. ToolMissing when there is neither."""
+def resources(ptx: str, record: LaunchRecord, target_name: str) -> tuple[dict[str, KernelResources], JitLog]:
+    """Figures of each kernel of the record, and the assembler's advice: from ptxas, else from the card (device 0).
+
+    ToolMissing when there is neither.
+    """
+    from ptxtile.runtime.module import isa_of
+
     if find_tool("ptxas") is not None:
-        return parse_figures(assemble(ptx, target_name)[1], record)
+        log = parse(assemble(ptx, target_name)[1])
+        return resources_of_log(log, record, isa_of(ptx)), log
     from ptxtile.runtime.executable import Executable
 
+    executable = Executable(ptx, record, target_name)
     try:
-        loaded = Executable(ptx, record, target_name).resources(0)
+        return dict(executable.resources(0)), parse(executable.log(0))
     except DriverError as error:
         raise ToolMissing("resource figures need ptxas or a card, and there is neither", got=error.message) from error
-    launches = {launch.kernel: launch for launch in record.launches}
-    return [
-        Figures(
-            name, figures.registers, figures.local_bytes, None, None, figures.static_shared_bytes,
-            launches[name].shared_bytes, launches[name].block[0] * launches[name].block[1] * launches[name].block[2],
-        )
-        for name, figures in loaded.items()
-    ]  # fmt: skip
-
-
-_ENTRY = re.compile(r"Compiling entry function '([^']+)'")
-_STACK = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
-_REGISTERS = re.compile(r"Used (\d+) registers")
-_SHARED = re.compile(r"(\d+) bytes smem")
-
-
-def parse_figures(said: str, record: LaunchRecord) -> list[Figures]:
-    """The figures in what ``ptxas -v`` said."""
-    launches = {launch.kernel: launch for launch in record.launches}
-    figures = []
-    parts = _ENTRY.split(said)
-    for name, text in zip(parts[1::2], parts[2::2], strict=True):
-        if name not in launches:
-            continue
-        launch = launches[name]
-        stack, registers, shared = _STACK.search(text), _REGISTERS.search(text), _SHARED.search(text)
-        if registers is None:
-            raise CompileError(f"ptxas gave no register count of {name!r}:\n{said}")
-        local, stores, loads = (int(part) for part in stack.groups()) if stack else (0, None, None)
-        threads = launch.block[0] * launch.block[1] * launch.block[2]
-        static = int(shared[1]) if shared else 0
-        figures.append(Figures(name, int(registers[1]), local, stores, loads, static, launch.shared_bytes, threads))
-    return figures

@@ -7,7 +7,7 @@ import importlib.util
 import sys
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -15,6 +15,7 @@ from typing import Any
 from ptxtile import target
 from ptxtile.ir.program import Program
 from ptxtile.lower.options import Options
+from ptxtile.records import record
 from ptxtile.target import Target
 
 
@@ -22,7 +23,7 @@ class UsageError(Exception):
     """The command line is wrong; ``str()`` says how."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Subject:
     """What to compile. ``timings`` in seconds: loading the file, tracing."""
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
 from ptxtile.inspect.host import render_host
 from ptxtile.ir.printer import print_program
 from ptxtile.ir.program import Why
+from ptxtile.records import record
 
 if TYPE_CHECKING:
     from ptxtile.compiler import Artifact
@@ -32,7 +32,7 @@ class View(Enum):
 _NEED_PTX = frozenset({View.LLVM, View.PTX, View.SASS, View.RESOURCES, View.TIMING})
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Compiled:
     """``artifact`` has LLVM IR and PTX only for the views that need them."""
 
@@ -82,31 +82,29 @@ def _sass(compiled: Compiled) -> str:
     return sass(compiled.ptx, compiled.subject.target.name)
 
 
-def _resources(compiled: Compiled) -> str:
-    from ptxtile.inspect.machine_code import resources
+_FIGURES = (
+    "kernel", "registers", "local bytes", "spill stores", "spill loads", "shared static", "shared dynamic", "threads",
+    "PTX ISA",
+)  # fmt: skip
 
-    artifact = compiled.artifact
-    rows: list[tuple[str, ...]] = [
-        (
-            "kernel",
-            "registers",
-            "local bytes",
-            "spill stores",
-            "spill loads",
-            "shared static",
-            "shared dynamic",
-            "threads",
-        )
-    ]
-    for figures in resources(compiled.ptx, artifact.launch, compiled.subject.target.name):
+
+def _resources(compiled: Compiled) -> str:
+    """A row for each kernel, then what the assembler could not do as told."""
+    from ptxtile.inspect.machine_code import resources
+    from ptxtile.runtime.performance_warnings import warnings_of
+    from ptxtile.target.ptx_isa import format_isa
+
+    found, log = resources(compiled.ptx, compiled.artifact.launch, compiled.subject.target.name)
+    rows: list[tuple[str, ...]] = [_FIGURES]
+    for name, figures in found.items():
         spills = ["-" if spill is None else str(spill) for spill in (figures.spill_stores, figures.spill_loads)]
         rows.append(
             (
-                figures.kernel, str(figures.registers), str(figures.local_bytes), *spills,
-                str(figures.static_shared_bytes), str(figures.dynamic_shared_bytes), str(figures.threads),
+                name, str(figures.registers), str(figures.local_bytes), *spills, str(figures.static_shared_bytes),
+                str(figures.dynamic_shared_bytes), str(figures.threads), format_isa(figures.ptx_isa),
             )
         )  # fmt: skip
-    return _columns(rows)
+    return "\n".join([_columns(rows), *(str(w) for w in warnings_of(log, compiled.ptx, tuple(found)))])
 
 
 def _why(compiled: Compiled) -> str:

@@ -34,9 +34,11 @@ from ptxtile.ir.expressions import (
 )
 from ptxtile.ir.program import Kernel, Program, ScalarParameter, TensorParameter
 from ptxtile.ir.rewrite import children, substitute, walk
-from ptxtile.ir.statements import For, If, Let, Role, Seq, Specialized, Statement, Store, While
+from ptxtile.ir.rewrite import statements_in as statements_in
+from ptxtile.ir.statements import For, If, Let, Role, Seq, Statement, Store, While
 from ptxtile.ir.tensor_core_ops import WARP, LoadMatrix, StoreMatrix, Wgmma
 from ptxtile.ir.types import bool_, int32, parse_dtype
+from ptxtile.records import record
 
 MAXIMUM_INLINED_NODES = 200
 """A Let whose expression is larger than this is kept as a variable of unknown value."""
@@ -44,7 +46,7 @@ MAXIMUM_INLINED_NODES = 200
 _INLINABLE = (Binary, Cast, Compare, Const, LogicalAnd, LogicalOr, Select, Unary, Var)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Axis:
     """A loop around an access: its variable and bounds."""
 
@@ -54,14 +56,15 @@ class Axis:
     step: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Context:
     """Where a statement stands: the threads that run it, the loops, conditions and scalar definitions around it.
 
     ``threads`` counts from ``first_thread``. ``outer``: so many of ``loops`` stay symbolic, the others are enumerated.
     ``repeated``: inside a loop of unknown trip count that is no axis (While). ``uniform``: names of variables with one
     value in the CTA. ``memories``: global storage name → name of the memory it is part of (tensors that may alias
-    share one). ``tensor_maps``: name → tensor, box in elements (innermost first), bytes of the box.
+    share one). ``tensor_maps``: name → tensor, box in elements (innermost first), bytes of the box. ``assumed``:
+    conditions that all threads decide alike, which say in which iterations of the loops around the statement runs.
     """
 
     thread: str
@@ -75,6 +78,7 @@ class Context:
     conditions: tuple[Expr, ...] = ()
     lets: Mapping[str, Expr] = field(default_factory=dict)
     repeated: bool = False
+    assumed: tuple[Expr, ...] = ()
 
     def with_let(self, statement: Let) -> Context:
         value = inlined(statement.value, self)
@@ -94,6 +98,14 @@ class Context:
         if not holds:
             value = Unary("not", value, bool_)
         return replace(self, conditions=(*self.conditions, *_conjuncts(value)))
+
+    def with_uniform_condition(self, condition: Expr, holds: bool = True) -> Context:
+        """Inside a condition that all threads decide alike."""
+        value = inlined(condition, self)
+        if value is None:
+            return self
+        value = value if holds else Unary("not", value, bool_)
+        return replace(self, assumed=(*self.assumed, *_conjuncts(value)))
 
     def for_threads(self, first_thread: int, threads: int) -> Context:
         return replace(self, first_thread=first_thread, threads=threads)
@@ -177,11 +189,13 @@ class Access:
     twins: list[Access] = field(default_factory=list, repr=False)
     footprints: dict[frozenset[str], object] = field(default_factory=dict, repr=False)
     masks: list[tuple[int, bool]] = field(default_factory=list, repr=False)
+    memories: list[str] = field(default_factory=list, repr=False)
 
     def commutes_with(self, other: Access) -> bool:
-        """Whether the two are parts of atomic operations that leave the same value in any order."""
+        """Whether the two are parts of atomic operations that leave the same value in any order; those of different
+        proxies need a fence between them."""
         same = self.atomic == other.atomic and self.element_bits == other.element_bits
-        return same and self.atomic in COMMUTATIVE
+        return same and self.atomic in COMMUTATIVE and self.in_async_proxy == other.in_async_proxy
 
     @property
     def in_async_proxy(self) -> bool:
@@ -198,6 +212,11 @@ class Access:
     @property
     def memory(self) -> str:
         """Accesses to different memories never meet. Placed shared storages are one memory."""
+        if not self.memories:
+            self.memories.append(self._memory())
+        return self.memories[0]
+
+    def _memory(self) -> str:
         if self.storage.scope is Scope.GLOBAL:
             return "global " + self.context.memories.get(self.storage.name, self.storage.name)
         placed = self.storage.scope is Scope.SHARED and self.storage.offset is not None
@@ -235,8 +254,10 @@ def active_threads(context: Context) -> tuple[int, bool]:
     condition may exclude some of them."""
     import numpy as np
 
-    threads = np.arange(context.first_thread, context.first_thread + context.threads)
     everyone = ((1 << context.threads) - 1) << context.first_thread
+    if not context.conditions:
+        return everyone, True
+    threads = np.arange(context.first_thread, context.first_thread + context.threads)
     inside, known = np.ones(context.threads, bool), True
     for condition in context.conditions:
         try:
@@ -252,24 +273,6 @@ def active_threads(context: Context) -> tuple[int, bool]:
     for thread in threads[inside]:
         mask |= 1 << int(thread)
     return mask, known
-
-
-def statements_in(node: Statement) -> Iterator[Statement]:
-    """``node`` and the statements inside it, outside in; expressions are not looked into."""
-    yield node
-    match node:
-        case Seq(inside):
-            for statement in inside:
-                yield from statements_in(statement)
-        case For() | While() | Role():
-            yield from statements_in(node.body)
-        case If(_, then, otherwise):
-            yield from statements_in(then)
-            if otherwise is not None:
-                yield from statements_in(otherwise)
-        case Specialized(roles):
-            for role in roles:
-                yield from statements_in(role)
 
 
 def accesses(statement: Statement, context: Context) -> list[Access]:
@@ -413,5 +416,9 @@ def operation_accesses(node: gpu_ops.GpuOp, context: Context) -> Iterator[Access
         on_chip = Access(shared.storage, loads, place, element, 8 * box_bytes, **common)
         corner = [inlined(coordinate, context) for coordinate in node.coordinates]
         box = tuple((c, extent) for c, extent in zip(corner, extents, strict=True) if c is not None)
-        in_memory = Access(Storage(tensor, Scope.GLOBAL), not loads, None, 8, 8, box=box, **common)
+        operator = "" if loads else node.operator
+        unit = element if operator else 8
+        in_memory = Access(
+            Storage(tensor, Scope.GLOBAL), not loads, None, unit, unit, box=box, atomic=operator, **common
+        )
         yield from (in_memory, on_chip) if loads else (on_chip, in_memory)

@@ -14,7 +14,7 @@ decide.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from typing import Any
 
 from ptxtile.ir import congruence as congruences
 from ptxtile.ir import intervals
@@ -44,7 +44,27 @@ NEGATED = {"eq": "ne", "ne": "eq", "lt": "ge", "ge": "lt", "le": "gt", "gt": "le
 _ELIMINATIONS = 3  # a loop bound, a rounded-up division and a declared inequality: as many as a tile guard needs
 
 
-_STATE = ("_bounds", "_strides", "_definitions", "_narrowed", "_known", "_facts", "_sums", "caches")
+class _Scope:
+    """What ``analyzer`` knows on entry comes back on exit. Passes open one for nearly every statement, so it is plain
+    code rather than a generator."""
+
+    __slots__ = ("_analyzer", "_saved")
+
+    def __init__(self, analyzer: Analyzer) -> None:
+        self._analyzer = analyzer
+
+    def __enter__(self) -> None:
+        self._saved = self._analyzer.state()
+        bounds, strides, definitions, narrowed, known, facts, sums, caches = self._saved
+        self._analyzer.set_state(
+            (
+                bounds.copy(), strides.copy(), definitions.copy(), narrowed.copy(), known.copy(), facts, sums.copy(),
+                caches.copy(),
+            )
+        )  # fmt: skip
+
+    def __exit__(self, *_: object) -> None:
+        self._analyzer.set_state(self._saved)
 
 
 class Analyzer(ValueAnalysis):
@@ -62,17 +82,22 @@ class Analyzer(ValueAnalysis):
 
     # ---------------------------------------------------------------- facts
 
-    @contextmanager
-    def scope(self) -> Iterator[None]:
-        """Bindings and assumptions made inside are forgotten at the end."""
-        saved = {name: getattr(self, name) for name in _STATE}
-        for name, value in saved.items():
-            setattr(self, name, value.copy() if isinstance(value, (dict, Caches)) else value)
-        try:
-            yield
-        finally:
-            for name, value in saved.items():
-                setattr(self, name, value)
+    def scope(self) -> _Scope:
+        """``with analyzer.scope():`` bindings and assumptions made inside are forgotten at the end."""
+        return _Scope(self)
+
+    def state(self) -> tuple[Any, ...]:
+        """All that is known, by reference."""
+        return (
+            self._bounds, self._strides, self._definitions, self._narrowed, self._known, self._facts, self._sums,
+            self.caches,
+        )  # fmt: skip
+
+    def set_state(self, state: tuple[Any, ...]) -> None:
+        (
+            self._bounds, self._strides, self._definitions, self._narrowed, self._known, self._facts, self._sums,
+            self.caches,
+        ) = state  # fmt: skip
 
     def bind(
         self, var: Var, lower: int | None, upper_inclusive: int | None, divisor: int = 1, remainder: int = 0

@@ -6,14 +6,13 @@ completes its own copies only, so that a barrier has to follow before other thre
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from ptxtile.ir.buffers import Buffer
 from ptxtile.ir.expressions import Expr
 from ptxtile.ir.gpu_ops import GpuOp
+from ptxtile.records import record
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class CpAsync(GpuOp):
     """cp.async.{ca,cg}.shared.global (9.7.9.25.3.1): ``bytes`` (4, 8 or 16) from element ``index`` of the global
     ``source`` to element ``offset`` of ``shared``, both aligned to ``bytes``.
@@ -31,12 +30,12 @@ class CpAsync(GpuOp):
     cache: str = "ca"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class CpAsyncCommitGroup(GpuOp):
     """cp.async.commit_group (9.7.9.25.3.2): the copies that this thread issued since the last one become a group."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class CpAsyncWaitGroup(GpuOp):
     """cp.async.wait_group (9.7.9.25.3.3): at most ``pending`` of this thread's groups remain unfinished.
 
@@ -47,7 +46,7 @@ class CpAsyncWaitGroup(GpuOp):
     retires: tuple[Buffer, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class CpAsyncMbarrierArrive(GpuOp):
     """cp.async.mbarrier.arrive.noinc (9.7.13.15.14): an arrival on ``barrier[index]`` once all earlier copies of this
     thread are complete; it counts as one of the phase's expected arrivals."""

@@ -11,12 +11,11 @@ strongest form of the operation.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from ptxtile.ir.buffers import Buffer
 from ptxtile.ir.expressions import Expr
 from ptxtile.ir.gpu_ops import GpuOp
 from ptxtile.ir.types import ARITHMETIC_FLOATS, DType, float32
+from ptxtile.records import record
 
 OPERATORS = ("add", "min", "max", "and", "or", "xor", "exchange")
 COMMUTATIVE = ("add", "min", "max", "and", "or", "xor")
@@ -31,7 +30,7 @@ RELEASING = ("release", "acq_rel", "seq_cst")
 """Earlier accesses of the thread stay before an operation of one of these orders."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Atomic(GpuOp):
     """atom or red (9.7.13.5, 9.7.13.7): ``buffer[indices] = operator(buffer[indices], value)``; ``exchange`` stores
     ``value``.
@@ -49,7 +48,7 @@ class Atomic(GpuOp):
     result: Buffer | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class AtomicLoad(GpuOp):
     """ld.relaxed or ld.acquire (9.7.9.8)."""
 
@@ -59,7 +58,7 @@ class AtomicLoad(GpuOp):
     order: str = "seq_cst"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class AtomicStore(GpuOp):
     """st.relaxed or st.release (9.7.9.11)."""
 
@@ -70,6 +69,19 @@ class AtomicStore(GpuOp):
 
 
 ATOMIC_OPS = (Atomic, AtomicLoad, AtomicStore)
+
+_UNSIGNED = {"int32": "uint32", "int64": "uint64"}
+_WORDS = ("int32", "uint32", "int64", "uint64")
+_HALVES = ("float16", "bfloat16")
+TMA_REDUCTIONS: dict[str, dict[str, str]] = {
+    "add": {name: _UNSIGNED.get(name, name) for name in (*_WORDS, *_HALVES, "float32", "float64")},
+    **{name: {element: element for element in (*_WORDS, *_HALVES)} for name in ("min", "max")},
+    **{name: {element: _UNSIGNED.get(element, element) for element in _WORDS} for name in ("and", "or", "xor")},
+}
+"""By operator: element dtype → element type of the tensor map (PTX ISA 9.7.9.27.1.3 with the types of 9.7.9.25.4.2,
+«cp.reduce.async.bulk», to global memory: ``.add`` of s32, u32, u64, f16, bf16, f32, f64; ``.min`` and ``.max`` of s32,
+u32, s64, u64, f16, bf16; ``.and``, ``.or``, ``.xor`` of b32, b64). Where signed and unsigned words give the same bits
+the unsigned type is taken, which all of these have. What ``min`` and ``max`` make of a NaN is left open."""
 
 
 def is_legal_operator(operator: str, dtype: DType) -> bool:

@@ -7,16 +7,18 @@ buffer may be looked up by its name.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum
 from math import prod
 from typing import TYPE_CHECKING
 
 from ptxtile.ir.types import DType
+from ptxtile.records import record
 
 if TYPE_CHECKING:
     from ptxtile.ir.expressions import Expr
     from ptxtile.ir.layouts import Fragment, SharedLayout
+    from ptxtile.ir.mapped_layouts import MappedLayout
 
 
 class Scope(Enum):
@@ -36,7 +38,7 @@ class Scope(Enum):
     BARRIER = "barrier"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Storage:
     """``size`` in bytes (of one thread's part for REGISTER and LOCAL; None: a tensor of the caller's). ``alignment`` in
     bytes. ``offset``: bytes from the start of dynamic shared memory, once ``place_shared_memory`` has chosen it."""
@@ -48,12 +50,13 @@ class Storage:
     offset: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Buffer:
     """A view of ``storage``: ``shape`` and ``strides`` (in elements), starting ``offset`` elements into it.
 
     Sizes are ints, or expressions over the program's symbols for global tensors. ``layout`` replaces ``strides`` where
-    it is not None: a swizzled or boxed arrangement in shared memory, or the distribution of a fragment over threads.
+    it is not None: a swizzled, boxed or mapped arrangement in shared memory, or the distribution of a fragment over
+    threads.
     """
 
     name: str
@@ -62,7 +65,7 @@ class Buffer:
     strides: tuple[int | Expr, ...]
     storage: Storage
     offset: int | Expr = 0
-    layout: SharedLayout | Fragment | None = None
+    layout: SharedLayout | MappedLayout | Fragment | None = None
 
     @property
     def scope(self) -> Scope:
@@ -84,7 +87,7 @@ class Buffer:
     def elements(self) -> int:
         return prod(self.static_shape)
 
-    def with_layout(self, layout: SharedLayout | Fragment | None) -> Buffer:
+    def with_layout(self, layout: SharedLayout | MappedLayout | Fragment | None) -> Buffer:
         return replace(self, layout=layout)
 
 

@@ -5,15 +5,13 @@ Multicast is a field of :class:`~ptxtile.ir.gpu_ops.TmaLoad`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from ptxtile.ir.buffers import Buffer
-from ptxtile.ir.expressions import Expr, constant
+from ptxtile.ir.expressions import Expr, Var, constant
 from ptxtile.ir.gpu_ops import GpuOp
-from ptxtile.ir.program import Kernel
+from ptxtile.records import record
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class MbarrierArriveRemote(GpuOp):
     """mapa.shared::cluster and mbarrier.arrive.shared::cluster (9.7.9.23, 9.7.13.15.13): one arrival on the same
     barrier in the CTA of rank ``cta`` of the cluster.
@@ -27,25 +25,26 @@ class MbarrierArriveRemote(GpuOp):
     cta: Expr
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ClusterArrive(GpuOp):
     """barrier.cluster.arrive.release (9.7.13.3), by every thread of the cluster. ``aligned``: by whole warps."""
 
     aligned: bool = True
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ClusterWait(GpuOp):
     """barrier.cluster.wait.acquire (9.7.13.3): until every thread of the cluster has arrived as often as this one."""
 
     aligned: bool = True
 
 
-def cluster_rank(kernel: Kernel) -> Expr:
+def rank_in_cluster(block_vars: tuple[Var, Var, Var], cluster: tuple[int, int, int]) -> Expr:
     """The rank of a CTA in its cluster (%cluster_ctarank, 10.16) from the block indices, int32."""
-    (x, y, z), (width, height, depth) = kernel.block_vars, kernel.cluster
-    rank: Expr = constant(0)
+    (x, y, z), (width, height, depth) = block_vars, cluster
+    rank: Expr | None = None
     for index, size, step in ((x, width, 1), (y, height, width), (z, depth, width * height)):
         if size > 1:
-            rank = rank + index % size * step
-    return rank
+            part = index % size * step if step > 1 else index % size
+            rank = part if rank is None else rank + part
+    return constant(0) if rank is None else rank

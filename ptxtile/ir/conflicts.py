@@ -9,24 +9,21 @@ perhaps entered again (``exited``); :func:`compare` takes the variables of those
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
 from enum import IntEnum
-from itertools import pairwise, product
+from functools import cache
 from math import gcd
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from ptxtile.ir.access import Access, Axis
+from ptxtile.ir.access import Access
 from ptxtile.ir.enumeration import NotEnumerable, depends_on, evaluate, separate
-from ptxtile.ir.expressions import Expr, Load, Var
-from ptxtile.ir.footprint import MAXIMUM_POINTS, NOBODY, SEVERAL, Footprint, footprint, mentions
+from ptxtile.ir.expressions import Const, Expr, Load, Var
+from ptxtile.ir.footprint import NOBODY, SEVERAL, Footprint, footprint, mentions
+from ptxtile.ir.iteration_shifts import loops_around, shifts
 from ptxtile.ir.rewrite import free_variables, substitute, walk
+from ptxtile.records import record
 
 if TYPE_CHECKING:
     import numpy as np
-
-MAXIMUM_SHIFTS = 1024
-"""So many distances between the iterations of two accesses are tried before they are taken as unknown."""
 
 
 class Overlap(IntEnum):
@@ -37,7 +34,7 @@ class Overlap(IntEnum):
     CERTAIN = 2
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Relation:
     """How the iterations of an earlier access ``a`` relate to those of a later ``b`` in loops around both.
 
@@ -54,13 +51,23 @@ class Relation:
         return not self.lags and not self.exited and not self.parallel
 
     def next_iteration(self, name: str) -> Relation:
-        lags = dict(self.lags)
-        lags[name] = min(2, lags.get(name, 0) + 1)
-        return Relation(tuple(sorted(lags.items())), self.exited, self.parallel)
+        return _next_iteration(self, name)
 
     def leaving(self, name: str) -> Relation:
-        lags = tuple((n, lag) for n, lag in self.lags if n != name)
-        return Relation(lags, self.exited | {name}, self.parallel)
+        return _leaving(self, name)
+
+
+@cache
+def _next_iteration(relation: Relation, name: str) -> Relation:
+    lags = dict(relation.lags)
+    lags[name] = min(2, lags.get(name, 0) + 1)
+    return Relation(tuple(sorted(lags.items())), relation.exited, relation.parallel)
+
+
+@cache
+def _leaving(relation: Relation, name: str) -> Relation:
+    lags = tuple((n, lag) for n, lag in relation.lags if n != name)
+    return Relation(lags, relation.exited | {name}, relation.parallel)
 
 
 SAME_ITERATION = Relation()
@@ -71,28 +78,34 @@ def conflicts(a: Access, b: Access) -> bool:
     return compare(a, b) is not Overlap.NONE
 
 
-def compare(a: Access, b: Access, relation: Relation = SAME_ITERATION, *, threads_matter: bool = True) -> Overlap:
-    """Whether ``a`` and then ``b`` conflict. ``threads_matter`` False: also when one thread touches both."""
+def compare(
+    a: Access, b: Access, relation: Relation = SAME_ITERATION, *, threads_matter: bool = True, group: int = 1
+) -> Overlap:
+    """Whether ``a`` and then ``b`` conflict. ``threads_matter`` False: also when one thread touches both. ``group``:
+    not when two threads of one group of so many consecutive ones do, such as a warp or a warpgroup."""
+    group = group if threads_matter else 0
     if a.memory != b.memory or not (a.is_write or b.is_write) or a.commutes_with(b):
         return Overlap.NONE
-    if not (a.threads and b.threads) or (threads_matter and _is_one_thread(a, b)):
+    if not (a.threads and b.threads) or (group and _is_one_group(a, b, group)):
         return Overlap.NONE
     if a.storage.name != b.storage.name and a.memory.startswith("global"):
-        same_place = threads_matter and _same_pattern(a, b, relation)
+        same_place = group and _same_pattern(a, b, relation)
         return Overlap.NONE if same_place else Overlap.POSSIBLE  # how far apart the tensors are is not known
     if a.storage.name != b.storage.name and _lie_apart(a, b):
         return Overlap.NONE
     if a.box and b.box:
-        return Overlap.POSSIBLE if _boxes_meet(a, b, relation) else Overlap.NONE
+        return Overlap.POSSIBLE if _boxes_meet(a, b, relation, group) else Overlap.NONE
+    if _fixed_and_apart(a, b):
+        return Overlap.NONE
     first, second = _pair_of_footprints(a, b, relation)
     if not (first.exact and second.exact):
-        return _compare_inexact(a, first, b, second, relation, threads_matter)
+        return _compare_inexact(a, first, b, second, relation, group)
     try:
-        shifts = _shifts(a, first, b, second, relation)
+        distances = shifts(a, first, b, second, dict(relation.lags))
     except NotEnumerable:
         return Overlap.POSSIBLE
-    for shift in shifts:
-        if _tables_meet(first, a.base, second, b.base + shift, threads_matter):
+    for shift in distances:
+        if _tables_meet(first, a.base, second, b.base + shift, group):
             return Overlap.CERTAIN if first.complete and second.complete else Overlap.POSSIBLE
     return Overlap.NONE
 
@@ -105,21 +118,32 @@ def _lie_apart(a: Access, b: Access) -> bool:
     return a.base + sizes[0] <= b.base or b.base + sizes[1] <= a.base
 
 
+def _fixed_and_apart(a: Access, b: Access) -> bool:
+    """Whether both are at constant places that share no byte, which needs no enumeration."""
+    if not (isinstance(a.index, Const) and isinstance(b.index, Const)) or a.storage.name != b.storage.name:
+        return False
+    first, second = (access.index.value * access.element_bits for access in (a, b))
+    return first + a.width_bits <= second or second + b.width_bits <= first
+
+
 def repeats_conflict(access: Access) -> bool:
     """Whether a write inside a loop of its own statement meets itself, by another thread, in another iteration."""
-    if not access.is_write or access.atomic or _is_one_thread(access, access):
+    if not access.is_write or access.atomic or _is_one_group(access, access, 1):
         return False
     own_loops = access.context.repeated or len(access.context.loops) > access.context.outer
     return own_loops and footprint(access).repeats
 
 
-def _is_one_thread(a: Access, b: Access) -> bool:
-    return a.threads == b.threads and a.threads & (a.threads - 1) == 0
+def _is_one_group(a: Access, b: Access, group: int) -> bool:
+    """Whether all threads of both accesses belong to one group of ``group`` consecutive threads."""
+    threads = a.threads | b.threads
+    lowest = (threads & -threads).bit_length() - 1
+    return (threads.bit_length() - 1) // group == lowest // group
 
 
 def _pair_of_footprints(a: Access, b: Access, relation: Relation) -> tuple[Footprint, Footprint]:
     """Footprints in which every loop variable that is left symbolic means the same loop for both."""
-    outer_a, outer_b = _outer(a), _outer(b)
+    outer_a, outer_b = loops_around(a), loops_around(b)
     common = frozenset() if relation.parallel else (outer_a.keys() & outer_b.keys()) - relation.exited
     return _widened(a, frozenset(outer_a) - common), _widened(b, frozenset(outer_b) - common)
 
@@ -128,15 +152,10 @@ def _widened(access: Access, names: frozenset[str]) -> Footprint:
     return footprint(access, frozenset(name for name in names if mentions(access, frozenset((name,)))))
 
 
-def _outer(access: Access) -> dict[str, Axis]:
-    """The loops around the access's statement by variable."""
-    return {axis.name: axis for axis in access.context.loops[: access.context.outer]}
-
-
 def _compare_inexact(
-    a: Access, first: Footprint, b: Access, second: Footprint, relation: Relation, threads_matter: bool
+    a: Access, first: Footprint, b: Access, second: Footprint, relation: Relation, group: int
 ) -> Overlap:
-    if threads_matter and a.storage.name == b.storage.name and _same_pattern(a, b, relation):
+    if group and a.storage.name == b.storage.name and _same_pattern(a, b, relation):
         return Overlap.NONE
     low_a, high_a = _byte_range(a, first)
     low_b, high_b = _byte_range(b, second)
@@ -182,106 +201,66 @@ def _canonical(access: Access) -> Expr:
     return substitute(access.index, renamed)
 
 
-def _shifts(a: Access, first: Footprint, b: Access, second: Footprint, relation: Relation) -> Iterable[int]:
-    """All possible distances in bytes of ``b``'s residual from ``a``'s."""
-    lags = dict(relation.lags)
-    lagged = frozenset(lags)
-    same = {pair for pair in first.residual & second.residual if not depends_on(pair[0], lagged)}
-    left, right = first.residual - same, second.residual - same
-    if not left and not right:
-        return (0,)
-    names = {n for term, _ in (*left, *right) for n in free_variables(term)}
-    axes = _outer(a)
-    if not names <= axes.keys():
-        raise NotEnumerable
-    try:
-        return _enumerated_shifts(left, right, [axes[name] for name in sorted(names)], lags)
-    except NotEnumerable:
-        return _linear_shifts(first, second, left, right, [axes[name] for name in names], lags)
-
-
-def _enumerated_shifts(left: Any, right: Any, axes: list[Axis], lags: dict[str, int]) -> Iterable[int]:
-    """The distances for all pairs of iterations that the lags allow, for loops with constant bounds."""
-    import numpy as np
-
-    pairs: list[list[tuple[int, int]]] = []
-    size = 1
-    for axis in axes:
-        values = range(_constant(axis.start), _constant(axis.stop), axis.step)
-        if len(values) > MAXIMUM_SHIFTS:
-            raise NotEnumerable
-        match lags.get(axis.name, 0):
-            case 0:
-                pairs.append([(v, v) for v in values])
-            case 1:
-                pairs.append(list(pairwise(values)))
-            case _:
-                pairs.append([(v, w) for i, v in enumerate(values) for w in values[i + 1 :]])
-        size *= len(pairs[-1])
-        if size > MAXIMUM_POINTS // 16:
-            raise NotEnumerable
-    chosen = np.array(list(product(*pairs)), np.int64).reshape(-1, len(axes), 2)
-    earlier = {axis.name: chosen[:, i, 0] for i, axis in enumerate(axes)}
-    later = {axis.name: chosen[:, i, 1] for i, axis in enumerate(axes)}
-    distance = np.zeros(len(chosen), np.int64)
-    for term, factor in right:
-        distance = distance + factor * evaluate(term, later)
-    for term, factor in left:
-        distance = distance - factor * evaluate(term, earlier)
-    found = np.unique(distance)
-    if len(found) > MAXIMUM_SHIFTS:
-        raise NotEnumerable
-    return found.tolist()
-
-
-def _linear_shifts(
-    first: Footprint, second: Footprint, left: Any, right: Any, axes: list[Axis], lags: dict[str, int]
-) -> Iterable[int]:
-    """The distances that matter when both residuals are ``factor * variable`` of one lagged loop of unknown bounds."""
-    if left != right or len(left) != 1 or len(axes) != 1:
-        raise NotEnumerable
-    ((term, factor),) = left
-    stride = factor * axes[0].step
-    if not isinstance(term, Var) or term.name not in lags or stride == 0:
-        raise NotEnumerable
-    if lags[term.name] == 1:
-        return (stride,)
-    assert first.owners is not None and second.owners is not None
-    ends = [f.start + len(f.owners) * f.granule for f in (first, second) if f.owners is not None]
-    extent = max(ends) - min(first.start, second.start)
-    if extent // abs(stride) + 1 > MAXIMUM_SHIFTS:
-        raise NotEnumerable
-    return [stride * distance for distance in range(1, extent // abs(stride) + 2)]
-
-
-def _boxes_meet(a: Access, b: Access, relation: Relation) -> bool:
+def _boxes_meet(a: Access, b: Access, relation: Relation, group: int) -> bool:
     """Whether two TMA boxes of one tensor may share an element: they do unless some dimension keeps them apart."""
-    import numpy as np
-
     if len(a.box) != len(b.box) or relation.parallel:
         return True
-    common = (_outer(a).keys() & _outer(b).keys()) - relation.exited
-    for (corner_a, extent_a), (corner_b, extent_b) in zip(a.box, b.box, strict=True):
-        sides = []
-        try:
-            for access, corner, extent in ((a, corner_a, extent_a), (b, corner_b, extent_b)):
-                constants, residual = separate(corner, (), access.context.uniform | common)
-                start = sum(factor * _constant(term) for factor, term in constants)
-                sides.append(Footprint(start, 1, np.full(extent, SEVERAL, np.int16), residual))
-            shifts = _shifts(a, sides[0], b, sides[1], relation)
-        except NotEnumerable:
-            continue
-        if not any(_tables_meet(sides[0], 0, sides[1], shift, False) for shift in shifts):
-            return False
-    return True
+    loops = frozenset(loops_around(a).keys() & loops_around(b).keys()) - relation.exited
+    return any(
+        not any(_are_apart(a, one, b, other, dimension, loops, relation) for dimension in range(len(a.box)))
+        for one in _threads(a)
+        for other in _threads(b)
+        if not (group and one // group == other // group)
+    )
 
 
-def _constant(expression: Expr) -> int:
-    value = evaluate(expression, {})
-    return int(value)
+def _threads(access: Access) -> list[int]:
+    return [thread for thread in range(access.threads.bit_length()) if access.threads >> thread & 1]
 
 
-def _tables_meet(a: Footprint, base_a: int, b: Footprint, base_b: int, threads_matter: bool) -> bool:
+def _are_apart(
+    a: Access, one: int, b: Access, other: int, dimension: int, loops: frozenset[str], relation: Relation
+) -> bool:
+    """Whether the boxes of thread ``one`` and thread ``other`` share no element along a dimension."""
+    try:
+        first, second = _side(a, one, dimension, loops), _side(b, other, dimension, loops)
+    except NotEnumerable:
+        return False
+    try:
+        distances = shifts(a, first, b, second, dict(relation.lags))
+    except NotEnumerable:
+        return _are_apart_in_steps(first, second)
+    return not any(_tables_meet(first, 0, second, shift, 0) for shift in distances)
+
+
+def _are_apart_in_steps(first: Footprint, second: Footprint) -> bool:
+    """Whether two ranges are apart wherever they lie, because both move by multiples of one step only: the rows of one
+    warpgroup in tiles of 128 rows, and those of the next one."""
+    assert first.owners is not None and second.owners is not None
+    step = gcd(*(factor for _, factor in (*first.residual, *second.residual)))
+    distance = (second.start - first.start) % step if step else 0
+    return bool(step) and len(first.owners) <= distance <= step - len(second.owners)
+
+
+def _side(access: Access, thread: int, dimension: int, loops: frozenset[str]) -> Footprint:
+    """The elements of a thread's TMA box along one dimension. Raises NotEnumerable. ``loops``: variables that stay
+    symbolic."""
+    import numpy as np
+
+    corner, extent = access.box[dimension]
+    name = access.context.thread
+    depends = depends_on(corner, (name,))
+    key = loops | {f"side {dimension} of the box of {thread if depends else 'all threads'}"}
+    found = access.footprints.get(key)
+    if not isinstance(found, Footprint):
+        terms, residual = separate(corner, (name,), access.context.uniform | loops)
+        start = sum(factor * int(evaluate(term, {name: thread})) for factor, term in terms)
+        found = access.footprints[key] = Footprint(start, 1, np.full(extent, SEVERAL, np.int16), residual)
+    return found
+
+
+def _tables_meet(a: Footprint, base_a: int, b: Footprint, base_b: int, group: int) -> bool:
+    """``group``: 0 if threads do not matter, else the size of groups whose threads do not conflict."""
     import numpy as np
 
     assert a.owners is not None and b.owners is not None
@@ -296,15 +275,15 @@ def _tables_meet(a: Footprint, base_a: int, b: Footprint, base_b: int, threads_m
         part = other.owners[(low - start) // other.granule : -((start - high) // other.granule)]
         owner = one.owners[0]
         meets = part != NOBODY
-        if threads_matter and owner != SEVERAL:
-            meets = meets & (part != owner)
+        if group and owner != SEVERAL:
+            meets = meets & ((part // group != owner // group) | (part == SEVERAL))
         return bool(owner != NOBODY and meets.any())
     granule = gcd(gcd(a.granule, b.granule), start_a - start_b)
     left = _slice(a, start_a, low, high, granule)
     right = _slice(b, start_b, low, high, granule)
     meets = (left != NOBODY) & (right != NOBODY)
-    if threads_matter:
-        meets &= (left != right) | (left == SEVERAL)
+    if group:
+        meets &= (left // group != right // group) | (left == SEVERAL) | (right == SEVERAL)
     return bool(np.any(meets))
 
 

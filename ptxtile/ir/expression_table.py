@@ -3,7 +3,9 @@ reflection."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from operator import is_not
+from typing import Any
 
 from ptxtile.ir.expressions import (
     Binary,
@@ -54,55 +56,49 @@ class ExpressionTable:
         return ("var", name) in self._by_structure
 
     def _structure(self, e: Expr) -> tuple:
-        key = self.key
-        match e:
-            case Var():
-                return ("var", e.name)
-            case Const():
-                return ("const", repr(e.value) if e.dtype.kind is Kind.FLOAT else int(e.value), e.dtype.name)
-            case Binary():
-                return (e.operator, key(e.left), key(e.right), e.dtype.name)
-            case Compare():
-                return (e.operator, key(e.left), key(e.right))
-            case Unary():
-                return (e.operator, key(e.operand))
-            case Cast():
-                return ("cast", key(e.operand), e.dtype.name)
-            case Load():
-                return ("load", id(e.buffer), e.dtype.name, *map(key, e.indices))  # _alive keeps the buffer, too
-            case Select():
-                return ("select", key(e.condition), key(e.if_true), key(e.if_false))
-            case LogicalAnd():
-                return ("logical_and", key(e.left), key(e.right))
-            case LogicalOr():
-                return ("logical_or", key(e.left), key(e.right))
-            case Call():
-                return ("call", e.function, e.dtype.name, *map(key, e.arguments))
-            case Bitcast():
-                return ("bitcast", key(e.operand), e.dtype.name)
-            case Broadcast():
-                return ("broadcast", key(e.operand), e.dtype.name)
-            case SharedAddress():
-                return ("shared_address", id(e.buffer), key(e.offset))  # _alive keeps the buffer, too
-        raise TypeError(f"unknown expression {type(e).__name__}")
+        rule = _STRUCTURES.get(type(e))
+        if rule is None:
+            raise TypeError(f"unknown expression {type(e).__name__}")
+        return rule(self.key, e)
 
 
-def operands(e: Expr) -> Iterable[Expr]:
+def _constant(key: Callable[[Expr], int], e: Const) -> tuple:
+    return "const", repr(e.value) if e.dtype.kind is Kind.FLOAT else int(e.value), e.dtype.name
+
+
+# A buffer counts by identity: the table keeps the expression alive, and with it the buffer.
+_STRUCTURES: dict[type[Expr], Callable[[Callable[[Expr], int], Any], tuple]] = {
+    Var: lambda key, e: ("var", e.name),
+    Const: _constant,
+    Binary: lambda key, e: (e.operator, key(e.left), key(e.right), e.dtype.name),
+    Compare: lambda key, e: (e.operator, key(e.left), key(e.right)),
+    Unary: lambda key, e: (e.operator, key(e.operand)),
+    Cast: lambda key, e: ("cast", key(e.operand), e.dtype.name),
+    Load: lambda key, e: ("load", id(e.buffer), e.dtype.name, *map(key, e.indices)),
+    Select: lambda key, e: ("select", key(e.condition), key(e.if_true), key(e.if_false)),
+    LogicalAnd: lambda key, e: ("logical_and", key(e.left), key(e.right)),
+    LogicalOr: lambda key, e: ("logical_or", key(e.left), key(e.right)),
+    Call: lambda key, e: ("call", e.function, e.dtype.name, *map(key, e.arguments)),
+    Bitcast: lambda key, e: ("bitcast", key(e.operand), e.dtype.name),
+    Broadcast: lambda key, e: ("broadcast", key(e.operand), e.dtype.name),
+    SharedAddress: lambda key, e: ("shared_address", id(e.buffer), key(e.offset)),
+}
+"""What makes an expression of each class the same as another, over the keys of its operands."""
+
+_OPERANDS: dict[type[Expr], Callable[[Any], tuple[Expr, ...]]] = {
+    **dict.fromkeys((Binary, Compare, LogicalAnd, LogicalOr), lambda e: (e.left, e.right)),
+    **dict.fromkeys((Unary, Cast, Bitcast, Broadcast), lambda e: (e.operand,)),
+    Load: lambda e: e.indices,
+    Select: lambda e: (e.condition, e.if_true, e.if_false),
+    Call: lambda e: e.arguments,
+    SharedAddress: lambda e: (e.offset,),
+}
+
+
+def operands(e: Expr) -> tuple[Expr, ...]:
     """The expressions directly inside ``e``; the same as ``rewrite.children``, without reflection."""
-    match e:
-        case Binary() | Compare() | LogicalAnd() | LogicalOr():
-            return (e.left, e.right)
-        case Unary() | Cast() | Bitcast() | Broadcast():
-            return (e.operand,)
-        case Load():
-            return e.indices
-        case Select():
-            return (e.condition, e.if_true, e.if_false)
-        case Call():
-            return e.arguments
-        case SharedAddress():
-            return (e.offset,)
-    return ()
+    look = _OPERANDS.get(type(e))
+    return () if look is None else look(e)
 
 
 def subexpressions(e: Expr) -> Iterator[Expr]:
@@ -116,9 +112,9 @@ def subexpressions(e: Expr) -> Iterator[Expr]:
 
 def map_operands(e: Expr, change: Callable[[Expr], Expr]) -> Expr:
     """``e`` with each direct operand changed; the same object when none is."""
-    old = tuple(operands(e))
-    new = tuple(change(operand) for operand in old)
-    if all(a is b for a, b in zip(old, new, strict=True)):
+    old = operands(e)
+    new = tuple([change(operand) for operand in old])
+    if not any(map(is_not, old, new)):
         return e
     match e:
         case Binary() | Compare():

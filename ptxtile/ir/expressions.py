@@ -22,10 +22,10 @@ Semantics (the same for the simulator and for the emitted code):
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ptxtile.ir.types import DType, Kind, bool_, int32, int64, uint32
+from ptxtile.ir.types import DType, Kind, bool_, int32, int64, uint32, wrap_integer
+from ptxtile.records import record
 
 if TYPE_CHECKING:
     from ptxtile.ir.buffers import Buffer
@@ -38,7 +38,7 @@ UNARY_OPERATORS = ("neg", "abs", "not", "sqrt", "floor", "ceil", "trunc", "rint"
 """``not`` inverts bits (of a bool: its truth). ``rint`` rounds half to even. ``sqrt`` is correctly rounded."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Expr:
     """Base of all expressions; every subclass has a ``dtype``."""
 
@@ -114,7 +114,7 @@ class Expr:
         return compare("ge", self, other)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Const(Expr):
     """A number. ``value`` is a Python int (integers), bool (bool) or float (floats), representable in ``dtype``.
 
@@ -133,7 +133,7 @@ class Const(Expr):
         return hash((repr(self.value), self.dtype))
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Var(Expr):
     """A scalar that is bound once: a loop index, a ``Let``, a block or thread index, a symbol. Unique by name."""
 
@@ -141,7 +141,7 @@ class Var(Expr):
     dtype: DType
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Binary(Expr):
     operator: str
     left: Expr
@@ -149,7 +149,7 @@ class Binary(Expr):
     dtype: DType
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Compare(Expr):
     operator: str
     left: Expr
@@ -157,14 +157,14 @@ class Compare(Expr):
     dtype: DType
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Unary(Expr):
     operator: str
     operand: Expr
     dtype: DType
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class LogicalAnd(Expr):
     """``left and right``, right only evaluated when left holds."""
 
@@ -173,7 +173,7 @@ class LogicalAnd(Expr):
     dtype: DType = bool_
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class LogicalOr(Expr):
     """``left or right``, right only evaluated when left does not hold."""
 
@@ -182,7 +182,7 @@ class LogicalOr(Expr):
     dtype: DType = bool_
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Select(Expr):
     """``if_true if condition else if_false``, lazily. The condition is one bool, also for vector values."""
 
@@ -192,19 +192,19 @@ class Select(Expr):
     dtype: DType
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Cast(Expr):
     operand: Expr
     dtype: DType
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Bitcast(Expr):
     operand: Expr
     dtype: DType
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Load(Expr):
     """A read of ``buffer``; with a vector dtype, of consecutive elements from the index on (last dimension, stride
     1)."""
@@ -214,7 +214,7 @@ class Load(Expr):
     dtype: DType
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Call(Expr):
     """A function of the language (``exp``, ``sin``, ``fma``…) or, after ``expand_math``, a function of the program.
 
@@ -227,7 +227,7 @@ class Call(Expr):
     dtype: DType
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Broadcast(Expr):
     """A vector whose lanes are all ``operand``."""
 
@@ -235,7 +235,7 @@ class Broadcast(Expr):
     dtype: DType
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class SharedAddress(Expr):
     """The address in the window of shared memory (uint32, bytes) of element ``offset`` of a SHARED or BARRIER buffer.
 
@@ -262,10 +262,7 @@ def constant(value: int | float | bool, dtype: DType = int32) -> Const:
         return Const(float(value), dtype)
     if dtype.kind is Kind.BOOL:
         return Const(bool(value), dtype)
-    value = int(value) & ((1 << dtype.bits) - 1)
-    if dtype.kind is Kind.INT and value > dtype.maximum:
-        value -= 1 << dtype.bits
-    return Const(value, dtype)
+    return Const(wrap_integer(int(value), dtype), dtype)
 
 
 def as_expr(value: Expr | int | float | bool, dtype: DType | None = None) -> Expr:

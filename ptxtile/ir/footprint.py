@@ -8,7 +8,6 @@ footprint's residual, so that two accesses relative to the same tile are compare
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import gcd, prod
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +15,7 @@ from ptxtile.ir.access import Access, Axis
 from ptxtile.ir.enumeration import NotEnumerable, Residual, depends_on, evaluate, separate
 from ptxtile.ir.expressions import Expr, Var
 from ptxtile.ir.rewrite import walk
+from ptxtile.records import record
 
 if TYPE_CHECKING:
     import numpy as np
@@ -31,7 +31,7 @@ NOBODY, SEVERAL = -1, -2
 NO_RESIDUAL: Residual = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Footprint:
     """The bytes of an access relative to the start of its storage, plus the value of ``residual`` (in bytes).
 

@@ -8,19 +8,18 @@ elect one.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from ptxtile.ir.buffers import Buffer
 from ptxtile.ir.expressions import Expr
 from ptxtile.ir.statements import Statement
+from ptxtile.records import record
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class GpuOp(Statement):
     """Base of the GPU ops."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class MbarrierInit(GpuOp):
     """mbarrier.init (9.7.13.15.9): phase 0, ``arrivals`` expected in each phase."""
 
@@ -29,12 +28,12 @@ class MbarrierInit(GpuOp):
     arrivals: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class FenceMbarrierInit(GpuOp):
     """fence.mbarrier_init.release.cluster (9.7.13.4): makes the inits visible to the async proxy and the cluster."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class MbarrierArriveExpectTx(GpuOp):
     """mbarrier.arrive.expect_tx (9.7.13.15.13): adds ``bytes`` to the phase's pending transactions, then arrives."""
 
@@ -43,7 +42,7 @@ class MbarrierArriveExpectTx(GpuOp):
     bytes: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class MbarrierArrive(GpuOp):
     """mbarrier.arrive (9.7.13.15.13), one arrival."""
 
@@ -51,7 +50,7 @@ class MbarrierArrive(GpuOp):
     index: Expr
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class MbarrierWait(GpuOp):
     """mbarrier.try_wait.parity in a loop (9.7.13.15.16): until the phase of ``parity`` (0 or 1) has completed.
 
@@ -64,7 +63,7 @@ class MbarrierWait(GpuOp):
     retires: tuple[Buffer, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class TmaLoad(GpuOp):
     """cp.async.bulk.tensor global → shared (9.7.9.27.1.2), completing on an mbarrier with the box's full byte count.
 
@@ -85,24 +84,29 @@ class TmaLoad(GpuOp):
     multicast: int | Expr | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class TmaStore(GpuOp):
     """cp.async.bulk.tensor shared → global (9.7.9.27.1.2) into the current bulk group; out-of-bounds writes are
     dropped. The innermost coordinate is a multiple of 16 bytes, as for a :class:`TmaLoad`, and none is negative: an
-    H200 stops with an illegal instruction when a store starts before the tensor (a load may)."""
+    H200 stops with an illegal instruction when a store starts before the tensor (a load may).
+
+    ``operator``: with one of :data:`~ptxtile.ir.atomic_ops.TMA_REDUCTIONS` it is cp.reduce.async.bulk.tensor
+    (9.7.9.27.1.3): each element becomes ``operator(element, stored)``, atomically by element, in relaxed order. The
+    elements' type is that of the tensor map."""
 
     tensor_map: str
     coordinates: tuple[Expr, ...]
     shared: Buffer
     offset: Expr
+    operator: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class BulkCommitGroup(GpuOp):
     """cp.async.bulk.commit_group (9.7.9.25.4.1)."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class BulkWaitGroup(GpuOp):
     """cp.async.bulk.wait_group (9.7.9.25.4.2): at most ``pending`` of this thread's groups remain unfinished.
 
@@ -114,14 +118,14 @@ class BulkWaitGroup(GpuOp):
     retires: tuple[Buffer, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class PrefetchTensorMap(GpuOp):
     """prefetch.tensormap (9.7.9.17)."""
 
     tensor_map: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class FenceProxyAsync(GpuOp):
     """fence.proxy.async (9.7.13.4): this thread's generic accesses of ``space`` before later async-proxy accesses.
 
@@ -131,7 +135,7 @@ class FenceProxyAsync(GpuOp):
     space: str = "shared"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class BarSync(GpuOp):
     """bar.sync id, threads (9.7.13.1): all ``threads`` threads arrive and wait; shared and global writes are
     visible."""
@@ -140,7 +144,7 @@ class BarSync(GpuOp):
     threads: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class SetMaxRegisters(GpuOp):
     """setmaxnreg (9.7.20.5), by every warp of a warpgroup. ``action``: ``inc`` or ``dec``; ``count``: a multiple of
     8."""

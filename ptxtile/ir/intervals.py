@@ -8,21 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ptxtile.ir.types import DType
+from ptxtile.ir.types import BY_NAME, DType
 
 Interval = tuple[int, int]
 
 
+_FULL = {name: (dtype.minimum, dtype.maximum) for name, dtype in BY_NAME.items()}
+
+
 def full(dtype: DType) -> Interval:
     """Every value of an integer or bool dtype."""
-    return dtype.minimum, dtype.maximum
+    return _FULL[dtype.element_name]
 
 
 def wrapped(interval: Interval, dtype: DType) -> Interval:
     """``interval`` when all of it fits into ``dtype``; else any value is possible after wrapping."""
-    if dtype.minimum <= interval[0] and interval[1] <= dtype.maximum:
-        return interval
-    return full(dtype)
+    limits = full(dtype)
+    return interval if limits[0] <= interval[0] and interval[1] <= limits[1] else limits
 
 
 def intersect(a: Interval, b: Interval) -> Interval:

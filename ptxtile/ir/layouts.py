@@ -7,9 +7,12 @@ as in C and torch. Calling a layout works on ints, NumPy arrays and IR expressio
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from functools import lru_cache
 from math import prod
 from typing import TYPE_CHECKING, Any
+
+from ptxtile.records import record
 
 if TYPE_CHECKING:
     import numpy as np
@@ -26,7 +29,7 @@ def _flatten(nested: Any) -> tuple[int, ...]:
     return (nested,) if isinstance(nested, int) else tuple(x for part in nested for x in _flatten(part))
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Layout:
     """Offset = Σ coordinate_i · stride_i over the modes. ``shape`` and ``stride`` are tuples of equal nesting.
 
@@ -89,6 +92,22 @@ def _offset(shape: Any, stride: Any, coordinate: Any) -> Any:
         term = _offset(s, d, part)
         total = term if total is None else total + term
     return total
+
+
+def _terms(shape: Any, stride: Any, coordinate: Any) -> Iterator[tuple[Any, int]]:
+    """The (coordinate, stride) products that :func:`_offset` adds up."""
+    if isinstance(shape, int):
+        yield coordinate, stride
+        return
+    if isinstance(coordinate, tuple):
+        for s, d, c in zip(shape, stride, coordinate, strict=True):
+            yield from _terms(s, d, c)
+        return
+    inner = size(shape)
+    for position, (s, d) in enumerate(zip(shape, stride, strict=True)):
+        inner //= size(s)
+        part = coordinate if inner == 1 else coordinate // inner
+        yield from _terms(s, d, part % size(s) if position > 0 else part)
 
 
 def composition(outer: Layout, inner: Layout) -> Layout:
@@ -166,7 +185,7 @@ def row_major(shape: tuple[int, ...]) -> Layout:
     return Layout(tuple(shape), tuple(reversed(strides)))
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Swizzle:
     """XORs address bits ``[base, base+bits)`` with bits ``[base+shift, base+shift+bits)``; an involution.
 
@@ -188,7 +207,7 @@ TMA_SWIZZLES = {0: Swizzle(0, 4, 3), 32: Swizzle(1, 4, 3), 64: Swizzle(2, 4, 3),
 """By the tensor map's swizzle span in bytes."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class SharedLayout:
     """Coordinate → element offset in shared memory: ``layout``, then ``swizzle`` on the byte offset.
 
@@ -210,13 +229,23 @@ class SharedLayout:
         return next(span for span, swizzle in TMA_SWIZZLES.items() if swizzle == self.swizzle)
 
     def __call__(self, coordinates: tuple) -> Any:
-        offset = self.layout(coordinates)
         if self.swizzle.bits == 0:
-            return offset
-        return self.swizzle(offset * self.itemsize) // self.itemsize
+            return self.layout(coordinates)
+        whole, inside = self._parts(coordinates)
+        swizzled = self.swizzle(inside * self.itemsize) // self.itemsize
+        return swizzled if whole is None else whole + swizzled
+
+    def _parts(self, coordinates: tuple) -> tuple[Any, Any]:
+        """The offset as whole repetitions of the swizzle's pattern (None: there are none) and the rest, which alone is
+        swizzled: a stage or a box that is added to an address moves it and permutes nothing."""
+        unit = self.alignment // self.itemsize
+        terms = [(part * stride, stride) for part, stride in _terms(self.layout.shape, self.layout.stride, coordinates)]
+        whole = [term for term, stride in terms if stride and stride % unit == 0]
+        inside = [term for term, stride in terms if not stride or stride % unit]
+        return sum(whole[1:], start=whole[0]) if whole else None, sum(inside[1:], start=inside[0]) if inside else 0
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Fragment:
     """How a tile lies in the registers of a group of threads: (thread, value) → coordinate.
 
@@ -253,17 +282,9 @@ class Fragment:
         return tuple(result)
 
     def table(self) -> np.ndarray:
-        """[threads, values] array of row-major offsets in ``shape``; −1 for padding."""
-        import numpy as np
-
-        thread = np.arange(self.threads)[:, None]
-        value = np.arange(self.values)[None, :]
-        result = np.zeros((self.threads, self.values), dtype=np.int64)
-        inside = np.ones_like(result, dtype=bool)
-        for n, coordinate in zip(self.shape, self.coordinates(thread, value), strict=True):
-            inside &= coordinate < n
-            result = result * n + coordinate
-        return np.where(inside, result, -1)
+        """[threads, values] array of row-major offsets in ``shape``; −1 for padding. Shared by all who ask, so not to
+        be written to."""
+        return _fragment_table(self)
 
     def check(self) -> None:
         """ValueError unless every element of the tile is owned by at least one (thread, value), and no thread holds one
@@ -286,6 +307,28 @@ class Fragment:
 
         table = self.table()
         return bool((np.bincount(table[table >= 0], minlength=prod(self.shape)) == 1).all())
+
+
+@lru_cache(maxsize=64)
+def _fragment_table(fragment: Fragment) -> np.ndarray:
+    """A table of a large tile takes a tenth of a millisecond, and inference asks for the same few again and again."""
+    import numpy as np
+
+    thread = np.arange(fragment.threads)[:, None]
+    value = np.arange(fragment.values)[None, :]
+    result = fragment.linear(thread, value)
+    if fragment.padded[1:] == fragment.shape[1:]:  # only rows are padded
+        result = np.where(result < prod(fragment.shape), result, -1)
+    else:
+        inside = np.ones(result.shape, dtype=bool)
+        coordinates = fragment.coordinates(thread, value)
+        result = np.zeros(result.shape, dtype=np.int64)
+        for n, coordinate in zip(fragment.shape, coordinates, strict=True):
+            inside &= coordinate < n
+            result = result * n + coordinate
+        result = np.where(inside, result, -1)
+    result.setflags(write=False)
+    return result
 
 
 def linear_fragment(shape: tuple[int, ...], threads: int, vector: int) -> Fragment:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 from ptxtile.ir.buffers import Buffer
 from ptxtile.ir.expressions import Expr
 from ptxtile.ir.gpu_ops import GpuOp
 from ptxtile.ir.types import DType
+from ptxtile.records import record
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class BarArrive(GpuOp):
     """bar.arrive id, threads (9.7.13.1): arrives at a named barrier that ``threads`` threads meet at, and goes on."""
 
@@ -19,7 +19,35 @@ class BarArrive(GpuOp):
     threads: int
 
 
-@dataclass(frozen=True, slots=True)
+REDUCE_MODES = ("popc", "and", "or")
+
+
+@record
+class BarReduce(GpuOp):
+    """barrier.red (9.7.13.1): all ``threads`` threads meet as in bar.sync, and each learns in
+    ``destination[destination_offset]`` of how many of them ``condition`` (a bool) holds (``popc``, uint32), or whether
+    of all (``and``) or of some (``or``; bools)."""
+
+    destination: Buffer
+    destination_offset: Expr
+    condition: Expr
+    mode: str
+    id: int
+    threads: int
+
+
+@record
+class GridSync(GpuOp):
+    """All threads of all CTAs of the grid meet; what any of them did to global memory before is visible to all after.
+
+    The launch is cooperative, so that all CTAs run at the same time. Thread 0 of each CTA adds to a counter that the
+    driver provides for the launch (``driver_abi.h`` of CUDA's cooperative groups: the 64-bit address of
+    %envreg1:%envreg2, plus 4) and waits until its highest bit has changed; the CTA meets before and after. Accesses of
+    TMA are ordered by what :mod:`ptxtile.lower.order_grid_barriers` puts in front.
+    """
+
+
+@record
 class MbarrierExpectTx(GpuOp):
     """mbarrier.expect_tx (9.7.13.15.11): adds ``bytes`` to the phase's pending transactions, without an arrival."""
 
@@ -28,7 +56,7 @@ class MbarrierExpectTx(GpuOp):
     bytes: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class DeviceAssert(GpuOp):
     """Stops the kernel with ``message`` when ``condition`` does not hold in some thread (vprintf, then trap,
     9.7.20.4)."""
@@ -37,7 +65,7 @@ class DeviceAssert(GpuOp):
     message: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class InlinePtx(GpuOp):
     """The user's own PTX. ``$0``, ``$1``… in ``template`` are the first elements of ``results`` (LOCAL buffers), then
     ``inputs``; ``$$`` is a dollar sign and ``${:uid}`` a number of this use, for labels.
@@ -51,7 +79,7 @@ class InlinePtx(GpuOp):
     inputs: tuple[Expr, ...] = ()
 
 
-MANUAL_OPS = (BarArrive, MbarrierExpectTx, DeviceAssert, InlinePtx)
+MANUAL_OPS = (BarArrive, BarReduce, GridSync, MbarrierExpectTx, DeviceAssert, InlinePtx)
 
 _REFERENCE = re.compile(r"\$(\$|\{:uid\}|\d+)?")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ptxtile.ir.program import Program
-from ptxtile.ir.rewrite import buffers_of, walk
+from ptxtile.ir.rewrite import buffers_of, statements_in
 from ptxtile.ir.statements import For, Let, ParallelFor
 
 
@@ -14,7 +14,7 @@ def names_of(program: Program) -> set[str]:
     names |= {function.name for function in program.functions}
     for kernel in program.kernels:
         names |= {kernel.name, kernel.thread.name, *(var.name for var in kernel.block_vars)}
-        for node in walk(kernel.body):
+        for node in statements_in(kernel.body):  # they declare every name
             if isinstance(node, (Let, For)):
                 names.add(node.var.name)
             elif isinstance(node, ParallelFor):

@@ -344,11 +344,14 @@ class ExpressionParser:
         given += [(keyword.arg, keyword.value) for keyword in node.keywords]
         by_name = {field.name: field for field in fields}
         values: dict[str, Any] = {}
+        outside = self.variables
+        self.variables = outside | {variable.name: variable for variable in text.RECORD_VARIABLES.get(cls, ())}
         for name, argument in given:
             if name not in by_name or name in values:
                 self.fail(argument, f"{cls.__name__} has no field {name}, or it is given twice",
                           expected="one of " + ", ".join(by_name), got=str(name))  # fmt: skip
             values[name] = self.field_value(argument, text.field_kind(str(by_name[name].type)))
+        self.variables = outside
         for field in fields:
             if field.name not in values and field.default is MISSING and field.default_factory is MISSING:
                 self.fail(node, f"{cls.__name__} needs {field.name}", expected=f"{field.name}=…")

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from ptxtile.errors import Location
 from ptxtile.ir.buffers import Buffer
 from ptxtile.ir.expressions import Expr, Var
 from ptxtile.ir.statements import Statement
 from ptxtile.launch_record import LaunchRecord, TensorMapRecord
+from ptxtile.records import record
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class TensorParameter:
     """A tensor of the caller's. ``alignment``: bytes that its base address is a known multiple of. ``alias_group``:
     tensors with the same non-None group may overlap in memory; a tensor with None overlaps no other."""
@@ -26,7 +27,7 @@ class TensorParameter:
         return self.buffer.name
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ScalarParameter:
     """A number of the caller's."""
 
@@ -37,7 +38,7 @@ class ScalarParameter:
         return self.var.name
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Fact:
     """What a variant knows about an integer symbol: ``lower`` ≤ var ≤ ``upper`` and ``divisor`` divides var."""
 
@@ -47,7 +48,7 @@ class Fact:
     divisor: int = 1
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Kernel:
     """One kernel and how it is launched.
 
@@ -71,7 +72,7 @@ class Kernel:
     location: Location | None = field(default=None, compare=False, repr=False)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Function:
     """A pure device function made by a pass (math expansions): ``body`` is a Seq of Let, If, For and local stores
     without memory of the caller's; ``result`` is evaluated after it. ``out_of_line``: a rare path, called and not
@@ -84,18 +85,20 @@ class Function:
     out_of_line: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Why:
-    """A decision of a pass and its reason, shown by ``inspect --why``."""
+    """A decision of a pass and its reason, shown by ``inspect --why``; with ``warns`` also a Python warning of the
+    compile, for what costs the user much and could be had."""
 
     pass_name: str
     subject: str
     decision: str
     reason: str
     location: Location | None = field(default=None, compare=False, repr=False)
+    warns: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Program:
     """A traced function: parameters, allocations, kernels in launch order, what is returned.
 

@@ -6,9 +6,9 @@ the same object.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
-from functools import cache
+from operator import attrgetter, is_not
 from typing import Any
 
 from ptxtile.ir.buffers import Buffer
@@ -20,32 +20,63 @@ _BINDERS = {"var", "vars", "parameters"}  # fields that declare variables rather
 _NODE_TYPES = ("Expr", "Statement", "Region", "Role", "Var")
 
 
-@cache
+class _ByClass(dict[type, Any]):
+    """What is known of each class, worked out when it is first asked for. Every pass asks for every node, so a look-up
+    has to be one of a plain dictionary."""
+
+    def __init__(self, work_out: Callable[[type], Any]) -> None:
+        self._work_out = work_out
+
+    def __missing__(self, cls: type) -> Any:
+        found = self[cls] = self._work_out(cls)
+        return found
+
+
 def _fields_of(cls: type, types: tuple[str, ...]) -> tuple[str, ...]:
     """The fields of ``cls`` whose annotation names one of ``types`` (annotations are strings in this package)."""
     return tuple(f.name for f in fields(cls) if f.name not in _BINDERS and any(name in str(f.type) for name in types))
 
 
-def _child_fields(cls: type) -> tuple[str, ...]:
-    return _fields_of(cls, _NODE_TYPES)
+def _children_of(cls: type) -> Callable[[Any], Sequence[Any]]:
+    """What gives the children of a node of ``cls``: one look at its fields where their annotations say that they hold
+    nodes, all of them and always; else a look at each value."""
+    names = _CHILD_FIELDS[cls]
+    annotations = {f.name: str(f.type) for f in fields(cls)}
+    kinds = [annotations[name] for name in names]
+    if not names:
+        return lambda node: ()
+    if all(kind in _NODE_TYPES for kind in kinds):
+        look = attrgetter(*names)
+        return look if len(names) > 1 else lambda node: (look(node),)
+    if len(names) == 1 and kinds[0].removeprefix("tuple[").removesuffix(", ...]") in _NODE_TYPES:
+        return attrgetter(names[0])
+    return lambda node: _nodes_in(node, names)
 
 
-def _buffer_fields(cls: type) -> tuple[str, ...]:
-    return _fields_of(cls, ("Buffer",))
-
-
-def _is_node(value: object) -> bool:
-    return isinstance(value, (Expr, Statement, Region))
-
-
-def children(node: Any) -> Iterator[Any]:
-    """The expressions, statements and regions directly inside ``node``, in field order; not the variables it binds."""
-    for name in _child_fields(type(node)):
+def _nodes_in(node: Any, names: Sequence[str]) -> Sequence[Any]:
+    found = []
+    for name in names:
         value = getattr(node, name)
-        if _is_node(value):
-            yield value
+        if _IS_NODE[type(value)]:
+            found.append(value)
         elif isinstance(value, tuple):
-            yield from (item for item in value if _is_node(item))
+            found.extend([item for item in value if _IS_NODE[type(item)]])
+    return found
+
+
+_FIELDS = _ByClass(lambda cls: tuple(f.name for f in fields(cls)))
+_CHILD_FIELDS = _ByClass(lambda cls: _fields_of(cls, _NODE_TYPES))
+_CHILDREN = _ByClass(_children_of)
+_STATEMENT_FIELDS = _ByClass(lambda cls: _fields_of(cls, ("Statement", "Role")))
+_BUFFER_FIELDS = _ByClass(lambda cls: _fields_of(cls, ("Buffer",)))
+_IS_NODE = _ByClass(lambda cls: issubclass(cls, (Expr, Statement, Region)))
+METHOD_NAMES = _ByClass(lambda cls: "rewrite_" + cls.__name__)
+"""The method that rewrites a class of nodes."""
+
+
+def children(node: Any) -> Sequence[Any]:
+    """The expressions, statements and regions directly inside ``node``, in field order; not the variables it binds."""
+    return _CHILDREN[type(node)](node)
 
 
 def walk(node: Any) -> Iterator[Any]:
@@ -54,24 +85,48 @@ def walk(node: Any) -> Iterator[Any]:
     while stack:
         current = stack.pop()
         yield current
-        stack.extend(reversed(tuple(children(current))))
+        inside = _CHILDREN[type(current)](current)
+        if inside:
+            stack.extend(reversed(inside))
 
 
-def buffers_of(node: Any) -> Iterator[Buffer]:
+def statements_in(node: Statement) -> Iterator[Statement]:
+    """``node`` and the statements inside it, outside in; expressions are not looked into."""
+    stack = [node]
+    while stack:
+        current = stack.pop()
+        yield current
+        for name in reversed(_STATEMENT_FIELDS[type(current)]):
+            value = getattr(current, name)
+            if isinstance(value, tuple):
+                stack.extend(reversed(value))
+            elif value is not None:
+                stack.append(value)
+
+
+def buffers_of(node: Any) -> Sequence[Buffer]:
     """The buffers that ``node`` itself names (not those of its children)."""
-    for name in _buffer_fields(type(node)):
+    names = _BUFFER_FIELDS[type(node)]
+    if not names:
+        return ()
+    found = []
+    for name in names:
         value = getattr(node, name)
         if isinstance(value, Buffer):
-            yield value
+            found.append(value)
         elif isinstance(value, tuple):
-            yield from (item for item in value if isinstance(item, Buffer))
+            found.extend([item for item in value if isinstance(item, Buffer)])
+    return found
 
 
 def copy_with(node: Any, changes: dict[str, Any]) -> Any:
     """``dataclasses.replace``, but the same object when nothing differs; keeps the location."""
-    if all(getattr(node, name) is value for name, value in changes.items()):
+    for name, value in changes.items():
+        if getattr(node, name) is not value:
+            break
+    else:
         return node
-    values = {f.name: getattr(node, f.name) for f in fields(node)}
+    values = {name: getattr(node, name) for name in _FIELDS[type(node)]}
     values.update(changes)
     return type(node)(**values)
 
@@ -82,17 +137,19 @@ def map_children(node: Any, visit: Callable[[Any], Any]) -> Any:
     if isinstance(node, Seq):
         return _map_seq(node, visit)
     changes: dict[str, Any] = {}
-    for name in _child_fields(type(node)):
+    for name in _CHILD_FIELDS[type(node)]:
         value = getattr(node, name)
-        if _is_node(value):
+        if _IS_NODE[type(value)]:
             changed = visit(value)
             if changed is None and isinstance(value, Statement):
                 changed = Seq(()) if name != "otherwise" else None
-            changes[name] = changed
-        elif isinstance(value, tuple) and any(_is_node(item) for item in value):
-            new = tuple(visit(item) if _is_node(item) else item for item in value)
-            changes[name] = value if all(a is b for a, b in zip(new, value, strict=True)) else new
-    return copy_with(node, changes)
+            if changed is not value:
+                changes[name] = changed
+        elif isinstance(value, tuple):
+            new = tuple([visit(item) if _IS_NODE[type(item)] else item for item in value])
+            if any(map(is_not, new, value)):
+                changes[name] = new
+    return copy_with(node, changes) if changes else node
 
 
 def _map_seq(node: Seq, visit: Callable[[Any], Any]) -> Seq:
@@ -116,17 +173,19 @@ class Rewriter:
     """
 
     def visit(self, node: Any) -> Any:
-        node = map_children(node, self.visit)
-        node = self._with_buffers(node)
-        method = getattr(self, "rewrite_" + type(node).__name__, None)
+        node = self._with_buffers(map_children(node, self.visit))
+        method = getattr(self, METHOD_NAMES[type(node)], None)
         return node if method is None else method(node)
 
     def buffer(self, buffer: Buffer) -> Buffer:
         return buffer
 
     def _with_buffers(self, node: Any) -> Any:
+        names = _BUFFER_FIELDS[type(node)]
+        if not names:
+            return node
         changes: dict[str, Any] = {}
-        for name in _buffer_fields(type(node)):
+        for name in names:
             value = getattr(node, name)
             if isinstance(value, Buffer):
                 changes[name] = self.buffer(value)

@@ -13,12 +13,10 @@ from ptxtile.ir.types import DType
 
 
 def _is_sum(e: Expr) -> bool:
-    match e:
-        case Const() | Unary("neg") | Binary("add" | "sub"):
-            return True
-        case Binary("mul" | "shl"):
-            return isinstance(e.right, Const) or isinstance(e.left, Const)
-    return False
+    if isinstance(e, Binary):
+        has_constant = isinstance(e.right, Const) or isinstance(e.left, Const)
+        return e.operator in ("add", "sub") or (e.operator in ("mul", "shl") and has_constant)
+    return isinstance(e, Const) or (isinstance(e, Unary) and e.operator == "neg")
 
 
 class SumSimplifier:
@@ -40,23 +38,31 @@ class SumSimplifier:
 
     def form(self, e: Expr) -> Linear:
         """The linear form modulo 2**bits over simplified atoms of the same dtype, for building expressions."""
-        terms: dict[int, int] = {}
-        return Linear(terms, self._collect(e, 1, terms))
+        key = self.table.key(e)
+        found = self.analyzer.caches.sums.get(key)
+        if found is None:
+            terms: dict[int, int] = {}
+            found = self.analyzer.caches.sums[key] = Linear(terms, self._collect(e, 1, terms))
+        return found
 
     def _collect(self, e: Expr, factor: int, terms: dict[int, int]) -> int:
         """Adds ``factor * e`` to ``terms``; returns its constant part."""
-        match e:
-            case Const():
-                return factor * int(e.value)
-            case Unary("neg"):
-                return self._collect(e.operand, -factor, terms)
-            case Binary("add" | "sub"):
-                sign = 1 if e.operator == "add" else -1
-                return self._collect(e.left, factor, terms) + self._collect(e.right, sign * factor, terms)
-            case Binary("mul", other, Const(value)) | Binary("mul", Const(value), other):
-                return self._collect(other, factor * int(value), terms)
-            case Binary("shl", other, Const(value)) if 0 <= value < e.dtype.bits:
-                return self._collect(other, factor << int(value), terms)
+        if isinstance(e, Const):
+            return factor * int(e.value)
+        if isinstance(e, Binary):
+            operator, left, right = e.operator, e.left, e.right
+            if operator == "add":
+                return self._collect(left, factor, terms) + self._collect(right, factor, terms)
+            if operator == "sub":
+                return self._collect(left, factor, terms) + self._collect(right, -factor, terms)
+            if operator == "mul" and isinstance(right, Const):
+                return self._collect(left, factor * int(right.value), terms)
+            if operator == "mul" and isinstance(left, Const):
+                return self._collect(right, factor * int(left.value), terms)
+            if operator == "shl" and isinstance(right, Const) and 0 <= right.value < e.dtype.bits:
+                return self._collect(left, factor << int(right.value), terms)
+        elif isinstance(e, Unary) and e.operator == "neg":
+            return self._collect(e.operand, -factor, terms)
         simple = self.simplify(e)
         if simple is not e and _is_sum(simple):
             return self._collect(simple, factor, terms)

@@ -5,25 +5,26 @@ Every statement can carry the user's :class:`~ptxtile.errors.Location`; it is no
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 
 from ptxtile.errors import Location
 from ptxtile.ir.buffers import Buffer
 from ptxtile.ir.expressions import Expr, Var
+from ptxtile.records import record
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Statement:
     location: Location | None = field(default=None, compare=False, repr=False, kw_only=True)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Seq(Statement):
     statements: tuple[Statement, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Let(Statement):
     """Binds ``var`` for the rest of the enclosing Seq. The value is evaluated here, once."""
 
@@ -31,21 +32,21 @@ class Let(Statement):
     value: Expr
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Allocate(Statement):
     """Makes ``buffer`` and its storage, uninitialised, for the rest of the enclosing Seq."""
 
     buffer: Buffer
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class View(Statement):
     """Declares ``buffer``, another view of a storage that exists already."""
 
     buffer: Buffer
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Store(Statement):
     """``buffer[indices] = value``; a vector value fills consecutive elements from the index on."""
 
@@ -63,7 +64,7 @@ class LoopKind(Enum):
     PIPELINED = "pipelined"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class For(Statement):
     """``for var in range(start, stop, step)``; step is a positive or negative constant.
 
@@ -83,7 +84,7 @@ class For(Statement):
         return dict(self.options).get(name, default)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ParallelFor(Statement):
     """``for *vars in T.Parallel(*extents)``: iterations in no order, distributed over the threads of the role.
 
@@ -99,30 +100,30 @@ class ParallelFor(Statement):
         return dict(self.options).get(name, default)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class While(Statement):
     condition: Expr
     body: Statement
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class If(Statement):
     condition: Expr
     then: Statement
     otherwise: Statement | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Break(Statement):
     """Leaves the innermost loop."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Continue(Statement):
     """Goes on with the next iteration of the innermost loop."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Role(Statement):
     """Threads ``first_thread … first_thread + threads - 1`` run ``body``. ``registers``: setmaxnreg's count, or
     None."""
@@ -134,7 +135,7 @@ class Role(Statement):
     registers: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Specialized(Statement):
     """Roles that run at the same time on disjoint thread ranges; one branch each of a single if/else."""
 

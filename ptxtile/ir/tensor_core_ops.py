@@ -12,18 +12,17 @@ An op of this file is run by whole warps (ldmatrix, stmatrix, mma.sync) or whole
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from ptxtile.ir.buffers import Buffer
 from ptxtile.ir.expressions import Const, Expr, binary, cast, constant
 from ptxtile.ir.gpu_ops import GpuOp
 from ptxtile.ir.types import DType, bool_, uint64
+from ptxtile.records import record
 
 WARP, WARPGROUP = 32, 128
 ALWAYS = Const(True, bool_)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class LoadMatrix(GpuOp):
     """ldmatrix.sync.aligned.m8n8.x{count}.shared.b16 (9.7.14.5.15): ``count`` (1, 2, 4) matrices of 8 rows of 16 bytes.
 
@@ -41,7 +40,7 @@ class LoadMatrix(GpuOp):
     transposed: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class StoreMatrix(GpuOp):
     """stmatrix.sync.aligned.m8n8.x{count}.shared.b16 (9.7.14.5.16): the inverse of :class:`LoadMatrix`."""
 
@@ -53,7 +52,7 @@ class StoreMatrix(GpuOp):
     transposed: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class MmaSync(GpuOp):
     """mma.sync.aligned.m{m}n{n}k{k}.row.col (9.7.14.5.14): accumulator += A · B, for the shapes of :data:`MMA_SHAPES`.
 
@@ -80,13 +79,13 @@ class MmaSync(GpuOp):
         return self.accumulator.dtype
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class WgmmaFence(GpuOp):
     """wgmma.fence.sync.aligned (9.7.15.7.1): before the first :class:`Wgmma`, and whenever registers that it uses were
     written since."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Wgmma(GpuOp):
     """wgmma.mma_async.sync.aligned.m64n{n}k{k} (9.7.15.5.2): accumulator = A · B (+ accumulator where ``accumulate``).
 
@@ -122,12 +121,12 @@ class Wgmma(GpuOp):
         return self.accumulator.dtype
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class WgmmaCommitGroup(GpuOp):
     """wgmma.commit_group.sync.aligned (9.7.15.7.2)."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class WgmmaWaitGroup(GpuOp):
     """wgmma.wait_group.sync.aligned (9.7.15.7.3): at most ``pending`` groups of the warpgroup remain unfinished.
 

@@ -22,6 +22,7 @@ from ptxtile.ir import (
     gpu_ops,
     layouts,
     manual_ops,
+    mapped_layouts,
     tensor_core_ops,
     tile_ops,
     warp_ops,
@@ -35,7 +36,10 @@ it."""
 OP_MODULES: tuple[ModuleType, ...] = (
     tile_ops, gpu_ops, tensor_core_ops, async_copy_ops, cluster_ops, warp_ops, atomic_ops, manual_ops,
 )  # fmt: skip
-RECORD_MODULES: tuple[ModuleType, ...] = (layouts, launch_record, tile_ops)
+RECORD_MODULES: tuple[ModuleType, ...] = (layouts, mapped_layouts, launch_record, tile_ops)
+
+RECORD_VARIABLES = {mapped_layouts.MappedLayout: mapped_layouts.COORDINATES}
+"""Variables that the expressions of a record may use."""
 
 POSITIONAL_RECORDS = frozenset({"Layout", "Swizzle"})
 """Records whose fields need no names: ``Layout((64, 64), (64, 1))``, ``Swizzle(3, 4, 3)``."""

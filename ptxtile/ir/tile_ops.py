@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 
 from ptxtile.ir.buffers import Buffer
 from ptxtile.ir.expressions import Expr
 from ptxtile.ir.statements import Statement
+from ptxtile.records import record
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Region:
     """A box of ``buffer``: per dimension a start and a constant extent. Size-1 dimensions may be dropped when
     matching."""
@@ -26,19 +27,24 @@ class Region:
 
 
 class CopyPath(Enum):
-    """How a copy is carried out, chosen by ``select_paths``; from then on a constraint."""
+    """How a copy is carried out, chosen by ``select_paths`` (CP_ASYNC: by ``plan_async_copies``, which sees to groups and
+    waits); from then on a constraint."""
 
     TMA_LOAD = "tma_load"
     TMA_STORE = "tma_store"
     VECTOR = "vector"
+    CP_ASYNC = "cp_async"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Copy(Statement):
     """``destination = cast(source)`` over regions of equal extents (size-1 dimensions aside), of synchronous meaning.
 
     Out-of-bounds reads of the source give 0, out-of-bounds writes are dropped. ``disable_tma`` and ``coalesced_width``
-    (elements; None: free) are the user's.
+    (elements; None: free) are the user's. ``operator``: the user's T.atomic_add and its kin of whole tiles by TMA:
+    ``destination = operator(destination, source)``, an operator of
+    :data:`~ptxtile.ir.atomic_ops.TMA_REDUCTIONS`, from shared to global memory and on no other path. On the CP_ASYNC
+    path ``coalesced_width`` elements are one cp.async, and the copy is only issued.
     """
 
     source: Region
@@ -47,20 +53,24 @@ class Copy(Statement):
     disable_tma: bool = False
     coalesced_width: int | None = None
     eviction_policy: str | None = None
+    operator: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class TmaCopy(Statement):
-    """The issue of a TMA load: ``source`` (global) to ``destination`` (shared), completing on ``barrier[index]``.
+    """The issue of a TMA load: ``source`` (global) to ``destination`` (shared), completing on ``barrier[index]``; or of a
+    TMA store, from shared to global memory, as a bulk group of its own, where the barrier means nothing.
 
     What ``plan_loads`` makes of a Copy with path TMA_LOAD, next to its expect_tx and its wait; ``lower_tma`` turns it
-    into one TmaLoad for each box. Guarded by an If that elects one thread.
+    into one TmaLoad for each box. Guarded by an If that elects one thread, or one of each warpgroup. ``multicast``: of a load, the mask of the
+    CTAs of the cluster that get the tile, as in :class:`~ptxtile.ir.gpu_ops.TmaLoad`.
     """
 
     source: Region
     destination: Region
-    barrier: Buffer
-    index: Expr
+    barrier: Buffer | None = None
+    index: Expr | None = None
+    multicast: Expr | None = None
 
 
 class GemmPath(Enum):
@@ -71,15 +81,16 @@ class GemmPath(Enum):
     FMA = "fma"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Gemm(Statement):
     """``accumulator (+)= op(a) · op(b)``, of synchronous meaning, by all threads of the group together.
 
-    ``a``: shared, M×K (K×M with ``transpose_a``); ``b``: shared, K×N (N×K with ``transpose_b``); leading dimensions of
-    extent 1 select a stage. ``pending``: groups of wgmma that may still run when it is over (set by
-    ``specialize_warps``, which sees to the wait). ``accumulator``: a fragment M×N; once loops are lowered, its
-    registers. ``clear``: start from 0 instead of the accumulator. ``policy``: how warps (or warpgroups) share M and N:
-    square, full_row (M only) or full_col.
+    ``a``: M×K (K×M with ``transpose_a``); ``b``: K×N (N×K with ``transpose_b``); each a shared tile, whose leading
+    dimensions of extent 1 select a stage, or a whole fragment. ``accumulator``: a fragment M×N. Once loops are lowered,
+    fragments are their registers. ``clear``: start from 0 instead of the accumulator; ``clear_if``: where it holds, the
+    same in all threads. ``policy``: how warps (or warpgroups) share M and N: square, full_row (M only) or full_col.
+    ``pending``: groups of wgmma that may still run when it is over (set by ``specialize_warps``, which sees to the
+    wait).
     """
 
     a: Region
@@ -94,9 +105,26 @@ class Gemm(Statement):
     policy: str = "square"
     path: GemmPath | None = None
     pending: int = 0
+    clear_if: Expr | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
+class MatrixStore(Statement):
+    """``count`` (2 or 4) matrices of 8 rows of 8 elements of 16 bits, from the registers of a warp to a shared tile.
+
+    The :class:`~ptxtile.ir.tensor_core_ops.StoreMatrix` of a tile whose arrangement is not chosen yet: ``indices`` is,
+    in each thread, the element of ``destination`` at which one row of a matrix starts.
+    """
+
+    source: Buffer
+    source_offset: Expr
+    destination: Buffer
+    indices: tuple[Expr, ...]
+    count: int
+    transposed: bool = False
+
+
+@record
 class Fill(Statement):
     """Sets every element of the region to ``value`` (of the buffer's dtype)."""
 
@@ -104,7 +132,7 @@ class Fill(Statement):
     value: Expr
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Print(Statement):
     """``T.print``: message and scalars, by one thread of the CTA."""
 
@@ -112,14 +140,14 @@ class Print(Statement):
     values: tuple[Expr, ...] = field(default=())
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Assume(Statement):
     """``T.assume``: the user vouches for ``condition`` here, and passes may use it."""
 
     condition: Expr
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class SafeValue(Statement):
     """``T.annotate_safe_value``: reads of ``buffer`` outside of its shape give ``value`` instead of 0, in all of the
     kernel."""
@@ -128,6 +156,6 @@ class SafeValue(Statement):
     value: Expr
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class KeepRegisters(Statement):
     """``T.no_set_max_nreg``: roles that the compiler makes keep the registers that the launch gave them."""

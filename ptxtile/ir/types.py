@@ -7,8 +7,10 @@ one byte in memory, as in torch. The formats and their special values: IEEE 754;
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum
+
+from ptxtile.records import record
 
 
 class Kind(Enum):
@@ -18,7 +20,7 @@ class Kind(Enum):
     FLOAT = "float"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class DType:
     """An element format and a lane count. ``bits`` is the width of one element in memory."""
 
@@ -38,7 +40,8 @@ class DType:
     @property
     def is_integer(self) -> bool:
         """Signed or unsigned integer; bool is not one."""
-        return self.kind in (Kind.INT, Kind.UINT)
+        kind = self.kind
+        return kind is Kind.INT or kind is Kind.UINT
 
     @property
     def is_signed(self) -> bool:
@@ -116,3 +119,11 @@ def parse_dtype(name: str) -> DType:
     if separator and lanes.isdigit() and element in BY_NAME and int(lanes) > 0:
         return BY_NAME[element].with_lanes(int(lanes))
     raise KeyError(name)
+
+
+def wrap_integer(value: int, dtype: DType) -> int:
+    """``value`` as an integer type of that width holds it, in two's complement where it is signed."""
+    value &= (1 << dtype.bits) - 1
+    if dtype.kind is Kind.INT and value >> (dtype.bits - 1):
+        value -= 1 << dtype.bits
+    return value

@@ -21,9 +21,10 @@ def is_scalar_integer(dtype: DType) -> bool:
 
 
 class Caches:
-    """Answers that hold as long as no fact is added."""
+    """Answers that hold as long as no fact is added. ``forms``: linear forms in which variables are replaced by their
+    values; ``sums``: linear forms over simplified atoms."""
 
-    __slots__ = ("congruences", "forms", "intervals", "proofs", "simplified")
+    __slots__ = ("congruences", "forms", "intervals", "proofs", "simplified", "sums")
 
     def __init__(self) -> None:
         self.forms: dict[int, Linear] = {}
@@ -31,11 +32,12 @@ class Caches:
         self.congruences: dict[int, Congruence] = {}
         self.proofs: dict[int, bool | None] = {}
         self.simplified: dict[int, Expr] = {}
+        self.sums: dict[int, Linear] = {}
 
     def copy(self) -> Caches:
-        new = Caches()
-        for name in self.__slots__:
-            setattr(new, name, dict(getattr(self, name)))
+        new = Caches.__new__(Caches)
+        new.forms, new.intervals, new.congruences = self.forms.copy(), self.intervals.copy(), self.congruences.copy()
+        new.proofs, new.simplified, new.sums = self.proofs.copy(), self.simplified.copy(), self.sums.copy()
         return new
 
 
@@ -301,26 +303,31 @@ class ValueAnalysis:
         return form
 
     def _compute_form(self, e: Expr) -> Linear | None:
-        match e:
-            case Const():
-                return Linear({}, int(e.value)) if is_scalar_integer(e.dtype) else None
-            case Var():
-                definition = self._definitions.get(e.name)
-                if definition is not None and not has_load(definition):
-                    return self._form(definition)
-            case Unary("neg") if is_scalar_integer(e.dtype):
-                return self._form(e.operand).times(-1)
-            case Cast() if is_scalar_integer(e.dtype) and is_scalar_integer(e.operand.dtype):
-                return self._form(e.operand) if e.dtype.bits <= e.operand.dtype.bits else self._exact(e.operand)
-            case Binary("add" | "sub") if is_scalar_integer(e.dtype):
-                return self._form(e.left).plus(self._form(e.right), 1 if e.operator == "add" else -1)
-            case Binary("mul" | "shl") if is_scalar_integer(e.dtype):
-                left, right = self._form(e.left), self._form(e.right)
-                if e.operator == "shl":
-                    if not right.terms and 0 <= right.constant < e.dtype.bits:
-                        return left.times(1 << right.constant)
-                elif not right.terms:
-                    return left.times(right.constant)
-                elif not left.terms:
-                    return right.times(left.constant)
+        if isinstance(e, Var):
+            definition = self._definitions.get(e.name)
+            return None if definition is None or has_load(definition) else self._form(definition)
+        if not is_scalar_integer(e.dtype):
+            return None
+        if isinstance(e, Const):
+            return Linear({}, int(e.value))
+        if isinstance(e, Binary):
+            return self._binary_form(e)
+        if isinstance(e, Cast) and is_scalar_integer(e.operand.dtype):
+            return self._form(e.operand) if e.dtype.bits <= e.operand.dtype.bits else self._exact(e.operand)
+        if isinstance(e, Unary) and e.operator == "neg":
+            return self._form(e.operand).times(-1)
+        return None
+
+    def _binary_form(self, e: Binary) -> Linear | None:
+        if e.operator in ("add", "sub"):
+            return self._form(e.left).plus(self._form(e.right), 1 if e.operator == "add" else -1)
+        if e.operator == "mul":
+            left, right = self._form(e.left), self._form(e.right)
+            if not right.terms:
+                return left.times(right.constant)
+            return right.times(left.constant) if not left.terms else None
+        if e.operator == "shl":
+            right = self._form(e.right)
+            if not right.terms and 0 <= right.constant < e.dtype.bits:
+                return self._form(e.left).times(1 << right.constant)
         return None

@@ -42,14 +42,18 @@
 19. Break and Continue belong to a SERIAL or PIPELINED For or to a While of the same role: not to an UNROLLED,
     VECTORIZED or parallel loop, and not to a loop outside of the roles.
 20. A Region has a start and a positive extent for each dimension. Both sides of a copy have equal extents, dimensions
-    of extent 1 aside; a Fill's value has its buffer's dtype. A Gemm's operands are shared tiles of its M, N and K.
+    of extent 1 aside; one with an operator goes from shared to global memory and keeps the dtype, for which TMA has the
+    operator; one by cp.async goes from global to shared memory, keeps the dtype and has a width of 4, 8 or 16 bytes
+    that divides its rows; a Fill's value has its buffer's dtype. A Gemm's operands are shared tiles or fragments of its M, N
+    and K, and its clear_if is a bool.
 
 *Storage.*
 
 21. Shape and strides have equal rank; the sizes of everything but global tensors are positive ints.
 22. A buffer outside global memory has a storage of known size, and (before the gpu stage) lies inside it.
-23. Only SHARED buffers have a SharedLayout, only FRAGMENT buffers a Fragment. A layout fits the buffer's shape and
-    dtype, no two elements of a shared tile share an address, and every element of a fragment has an owner.
+23. Only SHARED buffers have a SharedLayout or a MappedLayout, only FRAGMENT buffers a Fragment. A layout fits the
+    buffer's shape and dtype, no two elements of a shared tile share an address, a formula depends on the coordinates
+    alone and keeps its promises, and every element of a fragment has an owner.
 24. Alignments are powers of two. A placed storage lies at a multiple of its alignment, and of the swizzle's if it has
     one, inside the kernel's shared bytes.
 25. A BARRIER buffer has elements of 8 bytes.
@@ -70,13 +74,14 @@
     names; a Specialized is not inside another.
 32. A setmaxnreg runs in roles of whole warpgroups, with a count that is a multiple of 8 from 24 to 256, and together
     the roles fit the registers that the launch got (else the kernel hangs).
-33. A bar.sync or bar.arrive has an id from 0 to 15 and a number of threads that is a multiple of 32, at most the
-kernel's.
+33. A bar.sync, bar.arrive or bar.red has an id from 0 to 15 and a number of threads that is a multiple of 32, at most
+    the kernel's; a bar.red counts or combines bools. A barrier of the grid stands in no role.
 34. An mbarrier op names a BARRIER buffer and one int32 index; arrivals are 1 to 2²⁰ − 1, bytes 0 to 2²⁰ − 1; a parity
     is an int32, 0 or 1 if constant.
 35. A TMA op names a tensor map of the program and a SHARED buffer of its dtype, has an int32 coordinate for each
     dimension, the innermost a multiple of 16 bytes if constant, and its box lies inside the buffer's storage, 128-byte
-    aligned, when the offset is constant.
+    aligned, when the offset is constant. A store with an operator is one of
+    :data:`~ptxtile.ir.atomic_ops.TMA_REDUCTIONS`, and its tensor map has the element type given there.
 36. Groups left pending are not negative; a proxy fence is for ``shared`` or ``global``.
 
 *Host.*
@@ -95,7 +100,7 @@ kernel's.
 *Tensor cores, asynchronous copies, clusters, warps.*
 
 43. ldmatrix and stmatrix move 1, 2 or 4 matrices between a SHARED buffer and a REGISTER buffer of 8-, 16- or 32-bit
-    elements, which holds 4 bytes of each.
+    elements, which holds 4 bytes of each. A matrix_store moves 2 or 4 between buffers of one dtype of 16 bits.
 44. An mma.sync has a shape and element types of :data:`~ptxtile.ir.tensor_core_ops.MMA_SHAPES`; its fragments are
     REGISTER buffers of those types (float32 for tfloat32) and lie inside of them when the offset is constant.
 45. wgmma ops stand in a kernel of whole warpgroups; a wgmma has a shape and element types of
@@ -104,8 +109,9 @@ kernel's.
     passes REGISTER buffers.
 46. A cp.async copies 4, 8 or 16 bytes (``cg``: 16) from a GLOBAL to a SHARED buffer; its valid bytes are an int32.
 47. A multicast mask or a CTA's rank is an int32 and names CTAs of the kernel's cluster when it is constant.
-48. A shuffle is of one value of 8 to 64 bits, in segments of a power of two up to 32; the result of a shuffle, vote or
-    election goes to a REGISTER or LOCAL buffer of its type.
+48. A shuffle is of one value of 8 to 64 bits, in segments of a power of two up to 32, a match of one of 32 or 64 bits;
+    a mask is a uint32 other than 0; the result of a shuffle, vote, match, election or active mask goes to a REGISTER or
+    LOCAL buffer of its type, as does that of a bar.red.
 
 *Atomic operations.*
 

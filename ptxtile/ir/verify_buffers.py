@@ -5,7 +5,9 @@ from __future__ import annotations
 from functools import cache
 
 from ptxtile.ir.buffers import Buffer, Scope
+from ptxtile.ir.enumeration import NotEnumerable
 from ptxtile.ir.layouts import Fragment, Layout, SharedLayout, size
+from ptxtile.ir.mapped_layouts import MappedLayout, mapped_layout
 from ptxtile.ir.verify_context import Context
 from ptxtile.ir.verify_expressions import ExpressionVerifier
 
@@ -51,6 +53,8 @@ def _verify_inside(context: Context, buffer: Buffer, storage_size: int) -> None:
         return
     if isinstance(buffer.layout, SharedLayout):
         last = buffer.layout.layout.cosize - 1
+    elif isinstance(buffer.layout, MappedLayout):
+        last = buffer.layout.size - 1
     else:
         last = sum((n - 1) * d for n, d in zip(buffer.static_shape, strides, strict=True))
     bits = (buffer.offset + last + 1) * buffer.dtype.bits * buffer.dtype.lanes
@@ -70,6 +74,14 @@ def _verify_layout(context: Context, buffer: Buffer) -> None:
             context.fail(23, f"the layout of {buffer.name} does not cover it", str(buffer.shape), modes)
         if not _is_injective(layout.layout):
             context.fail(23, f"the layout of {buffer.name} puts two elements at one address")
+    elif isinstance(layout, MappedLayout):
+        if buffer.scope is not Scope.SHARED or 8 * layout.itemsize != buffer.dtype.bits * buffer.dtype.lanes:
+            context.fail(23, f"the layout of {buffer.name} is for another buffer")
+        if layout.shape != buffer.shape:
+            context.fail(23, f"the layout of {buffer.name} does not cover it", str(buffer.shape), layout.shape)
+        problem = _mapping_problem(layout)
+        if problem is not None:
+            context.fail(23, f"the layout of {buffer.name} {problem}")
     elif isinstance(layout, Fragment):
         if buffer.scope is not Scope.FRAGMENT or layout.shape != buffer.shape:
             context.fail(23, f"the layout of {buffer.name} is for another buffer", str(buffer.shape), layout.shape)
@@ -84,6 +96,23 @@ def _is_injective(layout: Layout) -> bool:
 
     offsets = layout(np.arange(layout.size))
     return len(np.unique(offsets)) == layout.size
+
+
+@cache
+def _mapping_problem(layout: MappedLayout) -> str | None:
+    import numpy as np
+
+    try:
+        table = layout.table()
+    except NotEnumerable:
+        return "depends on more than the coordinates"
+    if table.min() < 0 or table.max() + 1 != layout.size:
+        return f"has offsets {table.min()} to {table.max()} in {layout.size} elements"
+    if len(np.unique(table)) != table.size:
+        return "puts two elements at one address"
+    if mapped_layout(layout.offset, table, layout.itemsize).contiguous % layout.contiguous:
+        return f"does not keep {layout.contiguous} elements together"
+    return None
 
 
 @cache

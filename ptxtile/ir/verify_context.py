@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from ptxtile.errors import Location, VerificationError
-from ptxtile.ir import gpu_ops, statements, tile_ops, warp_ops
+from ptxtile.ir import cluster_ops, gpu_ops, statements, tile_ops, warp_ops
 from ptxtile.ir.atomic_ops import ATOMIC_OPS
 from ptxtile.ir.buffers import Buffer, Scope, Storage
 from ptxtile.ir.expressions import Var
@@ -42,7 +42,8 @@ _GPU_OPS = frozenset(cls for cls in op_classes().values() if issubclass(cls, gpu
 _USER_OPS = frozenset((
     *ATOMIC_OPS, *MANUAL_OPS, gpu_ops.BarSync, gpu_ops.FenceProxyAsync, gpu_ops.SetMaxRegisters, gpu_ops.MbarrierInit,
     gpu_ops.MbarrierArrive, gpu_ops.MbarrierArriveExpectTx, gpu_ops.MbarrierWait, gpu_ops.BulkCommitGroup,
-    gpu_ops.BulkWaitGroup, warp_ops.SyncWarp, warp_ops.Shuffle, warp_ops.Vote, warp_ops.ElectOne,
+    gpu_ops.BulkWaitGroup, warp_ops.SyncWarp, warp_ops.Shuffle, warp_ops.Vote, warp_ops.ElectOne, warp_ops.Match,
+    warp_ops.ActiveMask, cluster_ops.ClusterArrive, cluster_ops.ClusterWait, cluster_ops.MbarrierArriveRemote,
 ))  # fmt: skip
 """GPU ops that users write themselves, legal from the start."""
 _TILE = _CONTROL | _USER_OPS | {
@@ -63,7 +64,10 @@ STAGES: dict[str, Stage] = {
     ),
     # parallel loops are what one thread does, fragments are arrays of registers
     "thread": Stage(
-        (_TILE - {statements.ParallelFor, tile_ops.Fill}) | {tile_ops.TmaCopy} | _ROLES | _GPU_OPS,
+        (_TILE - {statements.ParallelFor, tile_ops.Fill})
+        | {tile_ops.TmaCopy, tile_ops.MatrixStore}
+        | _ROLES
+        | _GPU_OPS,
         _ON_CHIP | {Scope.GLOBAL},
         frozenset(LoopKind),
     ),

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from math import prod
 from typing import Any
 
+from ptxtile.ir.atomic_ops import TMA_REDUCTIONS
 from ptxtile.ir.buffers import Buffer, Scope
 from ptxtile.ir.expressions import constant_value
 from ptxtile.ir.gpu_ops import (
@@ -29,6 +30,7 @@ from ptxtile.ir.verify_context import Context
 from ptxtile.ir.verify_expressions import ExpressionVerifier
 from ptxtile.ir.verify_manual_ops import ManualOpVerifier
 from ptxtile.ir.verify_tensor_core_ops import TensorCoreOpVerifier
+from ptxtile.ir.verify_warp_ops import WarpOpVerifier
 from ptxtile.launch_record import TensorMapRecord
 
 MOST_ARRIVALS = (1 << 20) - 1
@@ -48,14 +50,17 @@ class GpuOpVerifier:
         self.tensor_maps = {record.name: record for record in context.program.tensor_maps}
         self._rules: dict[type, Callable[[Any], None]] = {
             MbarrierInit: self._mbarrier_init, MbarrierArriveExpectTx: self._expect_tx, MbarrierArrive: self.barrier,
-            MbarrierWait: self._wait, TmaLoad: self._tma_load, TmaStore: self._tma, BulkWaitGroup: self._bulk_wait,
+            MbarrierWait: self._wait, TmaLoad: self._tma_load, TmaStore: self._tma_store,
+            BulkWaitGroup: self._bulk_wait,
             PrefetchTensorMap: self._prefetch, FenceProxyAsync: self._fence, BarSync: self._bar_sync,
             FenceMbarrierInit: self._nothing, BulkCommitGroup: self._nothing,
         }  # fmt: skip
         self.tensor_cores = TensorCoreOpVerifier(context, expressions, self.barrier)
         self._rules |= self.tensor_cores.rules
         self._rules |= AtomicOpVerifier(context, expressions).rules()
-        self._rules |= ManualOpVerifier(context, expressions, self._bar_sync, self._expect_tx).rules()
+        warps = WarpOpVerifier(context, expressions)
+        self._rules |= warps.rules()
+        self._rules |= ManualOpVerifier(context, expressions, self._bar_sync, self._expect_tx, warps.result).rules()
 
     def check(self, node: GpuOp) -> None:
         rule = self._rules.get(type(node))
@@ -101,12 +106,23 @@ class GpuOpVerifier:
         return self.tensor_maps[name]
 
     def _tma_load(self, node: TmaLoad) -> None:
-        self._tma(node)
+        self._tma(node, node.shared.dtype.name)
         self.barrier(node)
         if node.multicast is not None:
             self.tensor_cores.multicast(node.multicast)
 
-    def _tma(self, node: TmaLoad | TmaStore) -> None:
+    def _tma_store(self, node: TmaStore) -> None:
+        if not node.operator:
+            self._tma(node, node.shared.dtype.name)
+            return
+        types = TMA_REDUCTIONS.get(node.operator, {})
+        if node.shared.dtype.name not in types:
+            what = f"TMA cannot combine the elements of {node.shared.name} with {node.operator!r}"
+            self.fail(35, what, ", ".join(types) or ", ".join(TMA_REDUCTIONS), node.shared.dtype)
+        self._tma(node, types[node.shared.dtype.name])
+
+    def _tma(self, node: TmaLoad | TmaStore, element: str) -> None:
+        """``element``: the type of the tensor map's elements."""
         record = self._map(node.tensor_map)
         if len(node.coordinates) != record.rank:
             self.fail(35, f"{record.name} has another rank", f"{record.rank} coordinates", len(node.coordinates))
@@ -118,7 +134,7 @@ class GpuOpVerifier:
             self.fail(35, f"a box of {record.name} starts at an impossible column", expected, first_column)
         self.context.check_buffer(node.shared)
         self.expressions.check_typed(node.offset, (int32,), 35, f"the offset into {node.shared.name}")
-        if node.shared.scope is not Scope.SHARED or node.shared.dtype.name != record.dtype:
+        if node.shared.scope is not Scope.SHARED or element != record.dtype:
             self.fail(35, f"{record.name} does not fit {node.shared.name}", f"a shared buffer of {record.dtype}",
                       f"{node.shared.scope.value} {node.shared.dtype}")  # fmt: skip
         offset = constant_value(node.offset)

@@ -6,8 +6,17 @@ from collections.abc import Callable
 from typing import Any
 
 from ptxtile.ir.buffers import Scope
-from ptxtile.ir.manual_ops import BarArrive, DeviceAssert, InlinePtx, MbarrierExpectTx, is_operand, template_problem
-from ptxtile.ir.types import bool_
+from ptxtile.ir.manual_ops import (
+    REDUCE_MODES,
+    BarArrive,
+    BarReduce,
+    DeviceAssert,
+    InlinePtx,
+    MbarrierExpectTx,
+    is_operand,
+    template_problem,
+)
+from ptxtile.ir.types import DType, bool_, uint32
 from ptxtile.ir.verify_context import Context
 from ptxtile.ir.verify_expressions import ExpressionVerifier
 
@@ -15,7 +24,8 @@ INVARIANT = 50
 
 
 class ManualOpVerifier:
-    """``bar_sync`` and ``expect_tx``: the rules of the ops that are checked alike."""
+    """``bar_sync`` and ``expect_tx``: the rules of the ops that are checked alike. ``result`` checks where a result
+    goes."""
 
     def __init__(
         self,
@@ -23,16 +33,23 @@ class ManualOpVerifier:
         expressions: ExpressionVerifier,
         bar_sync: Callable[[Any], None],
         expect_tx: Callable[[Any], None],
+        result: Callable[[Any, DType], None],
     ) -> None:
         self.context, self.fail, self.expressions = context, context.fail, expressions
-        self._bar_sync, self._expect_tx = bar_sync, expect_tx
+        self._bar_sync, self._expect_tx, self._result = bar_sync, expect_tx, result
 
     def rules(self) -> dict[type, Callable[[Any], None]]:
         return {
             BarArrive: self._bar_sync, MbarrierExpectTx: self._expect_tx, DeviceAssert: self._assert,
-            InlinePtx: self._inline,
+            InlinePtx: self._inline, BarReduce: self._reduce,
         }  # fmt: skip
 
+    def _reduce(self, node: BarReduce) -> None:
+        self._bar_sync(node)
+        if node.mode not in REDUCE_MODES:
+            self.fail(33, "a barrier with an impossible reduction", ", ".join(REDUCE_MODES), node.mode)
+        self.expressions.check_condition(node.condition, 33, "the condition at a barrier")
+        self._result(node, uint32 if node.mode == "popc" else bool_)
     def _assert(self, node: DeviceAssert) -> None:
         self.expressions.check_typed(node.condition, (bool_,), INVARIANT, "the condition of an assertion")
 

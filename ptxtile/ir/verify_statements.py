@@ -6,9 +6,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from ptxtile.ir.atomic_ops import TMA_REDUCTIONS
 from ptxtile.ir.buffers import Scope
 from ptxtile.ir.expressions import Call, Const
 from ptxtile.ir.gpu_ops import GpuOp, SetMaxRegisters
+from ptxtile.ir.manual_ops import GridSync
 from ptxtile.ir.program import Function, Kernel
 from ptxtile.ir.rewrite import walk
 from ptxtile.ir.statements import (
@@ -28,12 +30,25 @@ from ptxtile.ir.statements import (
     View,
     While,
 )
-from ptxtile.ir.tile_ops import Assume, Copy, Fill, Gemm, KeepRegisters, Print, Region, SafeValue, TmaCopy
+from ptxtile.ir.tile_ops import (
+    Assume,
+    Copy,
+    CopyPath,
+    Fill,
+    Gemm,
+    KeepRegisters,
+    MatrixStore,
+    Print,
+    Region,
+    SafeValue,
+    TmaCopy,
+)
 from ptxtile.ir.types import int32, int64
 from ptxtile.ir.verify_buffers import verify_buffer
 from ptxtile.ir.verify_context import FUNCTION_STAGE, STAGES, Context, Stage
 from ptxtile.ir.verify_expressions import ExpressionVerifier
 from ptxtile.ir.verify_gpu_ops import GpuOpVerifier
+from ptxtile.ir.verify_tensor_core_ops import COPY_BYTES
 
 WARP, WARPGROUP = 32, 128
 REGISTER_FILE = 65_536
@@ -41,6 +56,7 @@ REGISTER_FILE = 65_536
 REGISTER_GRANULARITY = 8
 MOST_REGISTERS = 255
 """Of one thread at launch (same table)."""
+_FRAGMENTS = (Scope.FRAGMENT, Scope.REGISTER)
 FREE, LEAVABLE, CLOSED = "no loop", "a loop that Break can leave", "a loop that runs whole"
 
 
@@ -59,8 +75,10 @@ class StatementVerifier:
             Seq: self._seq, Let: self._let, Allocate: self._allocate, View: self._view, Store: self._store,
             For: self._for, ParallelFor: self._parallel_for, While: self._while, If: self._if, Break: self._jump,
             Continue: self._jump, Role: self._role, Specialized: self._specialized, Copy: self._copy, Fill: self._fill,
-            TmaCopy: self._tma_copy, Gemm: self._gemm, Print: self._print, Assume: self._assume,
+            MatrixStore: self._matrix_store, TmaCopy: self._tma_copy, Gemm: self._gemm, Print: self._print,
+            Assume: self._assume,
             SafeValue: self._safe_value, KeepRegisters: self._nothing, SetMaxRegisters: self._set_max_registers,
+            GridSync: self._grid_sync,
         }  # fmt: skip
 
     # ---- roots
@@ -232,6 +250,27 @@ class StatementVerifier:
         if node.source.dense_extents != node.destination.dense_extents:
             self.fail(20, f"a copy from {node.source.buffer.name} to {node.destination.buffer.name} of other extents",
                       str(node.source.extents), node.destination.extents)  # fmt: skip
+        if node.path is CopyPath.CP_ASYNC:
+            self._async_copy(node)
+        if node.operator:
+            source, destination = node.source.buffer, node.destination.buffer
+            scopes = (source.scope, destination.scope) == (Scope.SHARED, Scope.GLOBAL)
+            types = TMA_REDUCTIONS.get(node.operator, {})
+            if not scopes or source.dtype != destination.dtype or source.dtype.name not in types:
+                what = f"{source.name} cannot be combined with {destination.name} by {node.operator!r}"
+                got = f"{source.scope.value} {source.dtype} and {destination.scope.value} {destination.dtype}"
+                self.fail(20, what, f"shared and global memory, both of one of {', '.join(types)}", got)
+
+    def _async_copy(self, node: Copy) -> None:
+        source, destination = node.source.buffer, node.destination.buffer
+        if (source.scope, destination.scope) != (Scope.GLOBAL, Scope.SHARED) or source.dtype != destination.dtype:
+            got = f"{source.scope.value} {source.dtype} and {destination.scope.value} {destination.dtype}"
+            self.fail(20, f"cp.async cannot copy {source.name}", "global to shared memory of one dtype", got)
+        width = node.coalesced_width or 0
+        last = node.destination.dense_extents[-1:] or (1,)
+        if width * source.dtype.bits // 8 not in COPY_BYTES or last[0] % width:
+            expected = f"{' or '.join(map(str, COPY_BYTES))} bytes that divide a row of {last[0]} elements"
+            self.fail(20, f"no cp.async is {width} elements of {source.dtype} wide", expected)
 
     def _tma_copy(self, node: TmaCopy) -> None:
         self.region(node.source)
@@ -239,21 +278,41 @@ class StatementVerifier:
         if node.source.dense_extents != node.destination.dense_extents:
             self.fail(20, f"a copy from {node.source.buffer.name} to {node.destination.buffer.name} of other extents",
                       str(node.source.extents), node.destination.extents)  # fmt: skip
-        self.gpu_ops.barrier(node)
+        stores = node.source.buffer.scope is Scope.SHARED
+        if not stores or node.barrier is not None:
+            self.gpu_ops.barrier(node)
+        if node.multicast is not None:
+            self.gpu_ops.tensor_cores.multicast(node.multicast)
 
     def _gemm(self, node: Gemm) -> None:
         for region, rows, columns in (
             (node.a, *((node.k, node.m) if node.transpose_a else (node.m, node.k))),
             (node.b, *((node.n, node.k) if node.transpose_b else (node.k, node.n))),
         ):
-            self.region(region)
-            if region.buffer.scope is not Scope.SHARED or (1, *region.extents)[-2:] != (rows, columns):
-                wanted = f"a shared tile of {rows}x{columns}"
+            in_memory = region.buffer.scope is Scope.SHARED
+            if in_memory or region.buffer.scope is Scope.FRAGMENT:
+                self.region(region)
+            if not (in_memory or region.buffer.scope in _FRAGMENTS) or (1, *region.extents)[-2:] != (rows, columns):
+                wanted = f"a shared tile or a fragment of {rows}x{columns}"
                 self.fail(20, f"the gemm operand {region.buffer.name}", wanted, region.extents)
         accumulator = node.accumulator.buffer
-        if accumulator.scope not in (Scope.FRAGMENT, Scope.REGISTER):
+        if accumulator.scope not in _FRAGMENTS:
             what = f"the gemm accumulator {accumulator.name}"
             self.fail(20, what, "a fragment or registers", accumulator.scope.value)
+        if node.clear_if is not None:
+            self.expressions.check_condition(node.clear_if, 20, "clear_if of a gemm")
+
+    def _matrix_store(self, node: MatrixStore) -> None:
+        source, destination = node.source, node.destination
+        self.context.check_buffer(source)
+        self.expressions.access(destination, node.indices, destination.dtype, "a matrix of")
+        self.expressions.check_typed(node.source_offset, (int32, int64), 43, f"the offset into {source.name}")
+        scopes = (source.scope, destination.scope)
+        if scopes != (Scope.REGISTER, Scope.SHARED) or source.dtype != destination.dtype or source.dtype.bits != 16:
+            what, got = f"matrices from {source.name} to {destination.name}", f"{source.scope.value} {source.dtype}"
+            self.fail(43, what, "registers and a shared tile of one 16-bit dtype", f"{got}, {destination.scope.value}")
+        if node.count not in (2, 4):
+            self.fail(43, "an impossible number of matrices", "2 or 4", node.count)
 
     def _fill(self, node: Fill) -> None:
         self.region(node.destination)
@@ -324,6 +383,10 @@ class StatementVerifier:
         if used > launch * kernel.threads:
             message = f"the roles of {kernel.name} want more registers than its launch got, and would wait for ever"
             self.fail(32, message, f"at most {launch * kernel.threads}", used)
+
+    def _grid_sync(self, node: GridSync) -> None:
+        if self.role is not None:
+            self.fail(33, "a barrier of the grid in a role", "all threads of the CTA", self.role.name)
 
     def _set_max_registers(self, node: SetMaxRegisters) -> None:
         if node.action not in ("inc", "dec") or node.count % 8 or not 24 <= node.count <= 256:

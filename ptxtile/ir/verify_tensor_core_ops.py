@@ -1,4 +1,4 @@
-"""The verifier's rules for tensor-core, cp.async, cluster and warp ops (invariants 43 to 48 of
+"""The verifier's rules for tensor-core, cp.async and cluster ops (invariants 43 to 47 of
 :mod:`ptxtile.ir.verifier`)."""
 
 from __future__ import annotations
@@ -25,10 +25,9 @@ from ptxtile.ir.tensor_core_ops import (
     fragment_elements,
     matrix_elements,
 )
-from ptxtile.ir.types import DType, bool_, int32, int64, uint32, uint64
+from ptxtile.ir.types import DType, int32, int64, uint64
 from ptxtile.ir.verify_context import Context
 from ptxtile.ir.verify_expressions import ExpressionVerifier
-from ptxtile.ir.warp_ops import SHUFFLE_MODES, VOTE_MODES, ElectOne, Shuffle, SyncWarp, Vote
 
 COPY_BYTES = (4, 8, 16)
 
@@ -46,8 +45,7 @@ class TensorCoreOpVerifier:
             Wgmma: self._wgmma, WgmmaCommitGroup: self._warpgroups, WgmmaWaitGroup: self._wgmma_wait,
             CpAsync: self._copy, CpAsyncCommitGroup: self._nothing, CpAsyncWaitGroup: self._copy_wait,
             CpAsyncMbarrierArrive: barrier, MbarrierArriveRemote: self._arrive_remote, ClusterArrive: self._nothing,
-            ClusterWait: self._nothing, Shuffle: self._shuffle, Vote: self._vote, SyncWarp: self._nothing,
-            ElectOne: self._elect,
+            ClusterWait: self._nothing,
         }  # fmt: skip
 
     def _nothing(self, node: Any) -> None:
@@ -73,14 +71,6 @@ class TensorCoreOpVerifier:
         first, size = constant_value(offset), (buffer.storage.size or 0) * 8 // buffer.dtype.bits
         if first is not None and not 0 <= first <= size - count:
             self.fail(invariant, f"a fragment leaves {buffer.name}", f"{count} elements of {size}", f"from {first} on")
-
-    def _result(self, node: Shuffle | Vote | ElectOne, dtype: DType) -> None:
-        buffer = node.destination
-        self.context.check_buffer(buffer)
-        if buffer.scope not in (Scope.REGISTER, Scope.LOCAL) or buffer.dtype != dtype:
-            expected = f"a register or local buffer of {dtype}"
-            self.fail(48, f"{buffer.name} cannot take this result", expected, f"{buffer.scope.value} {buffer.dtype}")
-        self._index(node.destination_offset, 48, buffer.name)
 
     # ---- matrices
 
@@ -200,28 +190,6 @@ class TensorCoreOpVerifier:
         rank = constant_value(node.cta)
         if rank is not None and not 0 <= rank < self.cluster_size():
             self.fail(47, "an arrival in a CTA that the cluster lacks", f"0 to {self.cluster_size() - 1}", rank)
-
-    # ---- warps
-
-    def _shuffle(self, node: Shuffle) -> None:
-        self.expressions.check(node.value)
-        dtype = node.value.dtype
-        if dtype.lanes != 1 or dtype.bits not in (8, 16, 32, 64):
-            self.fail(48, "a shuffle of an impossible value", "one value of 8, 16, 32 or 64 bits", dtype)
-        self._result(node, dtype)
-        self.expressions.check_typed(node.lane, (int32,), 48, "the lane of a shuffle")
-        if node.mode not in SHUFFLE_MODES or node.width not in (1, 2, 4, 8, 16, 32):
-            expected = f"{', '.join(SHUFFLE_MODES)} in segments of 1 to 32"
-            self.fail(48, "an impossible shuffle", expected, f"{node.mode} in segments of {node.width}")
-
-    def _vote(self, node: Vote) -> None:
-        if node.mode not in VOTE_MODES:
-            self.fail(48, "an impossible vote", ", ".join(VOTE_MODES), node.mode)
-        self.expressions.check_condition(node.condition, 48, "what is voted on")
-        self._result(node, uint32 if node.mode == "ballot" else bool_)
-
-    def _elect(self, node: ElectOne) -> None:
-        self._result(node, bool_)
 
 
 def operand_dtypes(dtype: DType) -> tuple[str, ...]:

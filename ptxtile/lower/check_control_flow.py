@@ -11,15 +11,18 @@ from typing import Any
 from ptxtile.errors import Location, LoweringError
 from ptxtile.ir.expressions import Expr
 from ptxtile.ir.gpu_ops import BarSync
+from ptxtile.ir.manual_ops import BarReduce, GridSync
 from ptxtile.ir.program import Program
-from ptxtile.ir.rewrite import children
-from ptxtile.ir.statements import For, If, ParallelFor, While
+from ptxtile.ir.rewrite import children, walk
+from ptxtile.ir.statements import For, If, LoopKind, ParallelFor, While
 from ptxtile.ir.tile_ops import Copy, Fill, Gemm
 from ptxtile.lower.options import Options
 from ptxtile.lower.thread_dependence import ThreadDependence
 from ptxtile.target import Target
 
 _TILE_OPERATIONS = {Copy: "copy", Fill: "fill", ParallelFor: "T.Parallel loop", Gemm: "gemm"}
+
+_REDUCTIONS = {"popc": "T.syncthreads_count", "and": "T.syncthreads_and", "or": "T.syncthreads_or"}
 
 
 def run(program: Program, target: Target, options: Options) -> Program:
@@ -30,8 +33,10 @@ def run(program: Program, target: Target, options: Options) -> Program:
 
 def _check(node: Any, uniformity: ThreadDependence, divergence: Location | str | None) -> None:
     name = _TILE_OPERATIONS.get(type(node))
-    if isinstance(node, BarSync) and node.id == 0:
-        name = "T.sync_threads()"
+    if isinstance(node, (BarSync, BarReduce)) and node.id == 0:
+        name = "T.sync_threads()" if isinstance(node, BarSync) else _REDUCTIONS[node.mode]
+    elif isinstance(node, GridSync):
+        name = "T.sync_grid()"
     if name and divergence is not None:
         raise LoweringError(
             f"this {name} is reached by only some of the threads",
@@ -39,9 +44,11 @@ def _check(node: Any, uniformity: ThreadDependence, divergence: Location | str |
             expected="control flow that is the same in all threads of the CTA around a tile operation",
             got=f"a condition, loop bound or way out of a loop that depends on the thread ({divergence})",
             hint="move it out of the condition; some of the warps meet with T.sync_threads(barrier_id, arrive_count)"
-            if isinstance(node, BarSync)
+            if isinstance(node, (BarSync, BarReduce, GridSync))
             else "move the condition inside a T.Parallel loop, or make it depend on block indices and sizes only",
         )
+    if isinstance(node, For) and node.kind is LoopKind.PIPELINED:
+        _check_pipelined(node)
     if isinstance(node, ParallelFor):
         return
     if isinstance(node, (For, While)):
@@ -53,3 +60,17 @@ def _check(node: Any, uniformity: ThreadDependence, divergence: Location | str |
     for child in children(node):
         if not isinstance(child, Expr):
             _check(child, uniformity, divergence)
+
+
+def _check_pipelined(loop: For) -> None:
+    """Loads of a pipelined loop run ahead, also of a barrier of the grid inside of it."""
+    stages = loop.option("num_stages")
+    barrier = next((node for node in walk(loop.body) if isinstance(node, GridSync)), None)
+    if barrier is not None and isinstance(stages, int) and stages > 1:
+        raise LoweringError(
+            "T.sync_grid() in a pipelined loop",
+            location=barrier.location,
+            expected="a loop whose copies do not run ahead",
+            got=f"num_stages={stages}",
+            hint="use T.serial for this loop",
+        )

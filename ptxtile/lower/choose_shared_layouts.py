@@ -3,32 +3,42 @@
 Input: thread stage, before TMA copies are lowered. Output: the same, with a ``layout`` on each shared buffer that is
 not plain row-major. TMA writes a box of at most 256 elements a side densely, so a tile with longer rows is kept as
 columns of boxes. A swizzled arrangement is taken when it saves bank conflicts, counted exactly on the first warp of
-every access, and when each box of every TMA copy would start where the swizzle's pattern does.
+every access, and when each box of every TMA copy would start where the swizzle's pattern does. Narrow spans cost TMA
+more rows of boxes, which counts against the cycles that they save.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
+from ptxtile.ir.analysis import Analyzer
 from ptxtile.ir.bank_conflicts import bank_conflicts
 from ptxtile.ir.buffers import Buffer, Scope
 from ptxtile.ir.enumeration import NotEnumerable, evaluate
-from ptxtile.ir.expressions import Load, constant_value
+from ptxtile.ir.expressions import Expr, Load, constant_value
 from ptxtile.ir.layouts import SharedLayout
 from ptxtile.ir.program import Kernel, Program, Why
 from ptxtile.ir.rewrite import Rewriter, children, walk
 from ptxtile.ir.statements import Allocate, For, Let, Role, Statement, Store, View
-from ptxtile.ir.tile_ops import Copy, Gemm, GemmPath, Region, TmaCopy
+from ptxtile.ir.tile_ops import Copy, CopyPath, Gemm, GemmPath, MatrixStore, Region, TmaCopy
+from ptxtile.lower.gemm_geometry import grid_of
+from ptxtile.lower.lower_async_copies import first_warp_access
+from ptxtile.lower.operand_fragments import first_warp_accesses
 from ptxtile.lower.options import Options
-from ptxtile.lower.select_paths import MAXIMUM_BOX
-from ptxtile.lower.shared_columns import columns_of_boxes, operand_layout
+from ptxtile.lower.shared_columns import boxes_start_patterns, columns_of_boxes, operand_layout
+from ptxtile.lower.tma_rules import MAXIMUM_BOX
+from ptxtile.records import record
 from ptxtile.target import Target
 
 WARP = 32
 SPANS = (32, 64, 128)
-"""Swizzle spans in bytes, smallest first: on a tie the plainest arrangement wins."""
+"""Swizzle spans in bytes, smallest first: on a tie the plainest arrangement wins, or the one with the fewest boxes."""
+MATRIX_ROW = 8
+"""Elements of a row that stmatrix stores, of 16 bits each."""
+REQUEST_BYTES = 128
+"""What TMA is taken to move at once at most: a row of the widest swizzle."""
 
 
 def run(program: Program, target: Target, options: Options) -> Program:
@@ -46,7 +56,8 @@ def run(program: Program, target: Target, options: Options) -> Program:
                 why.append(Why("choose_shared_layouts", buffer.name, decision, "an operand of wgmma", kernel.location))
                 continue
             mine = [access for access in accesses if access.buffer.name == buffer.name]
-            layout, reason = _choose(buffer, mine, [r for r in moved_by_tma if r.buffer.name == buffer.name])
+            warps = max((kernel.user_threads or kernel.threads) // WARP, 1)
+            layout, reason = _choose(buffer, mine, [r for r in moved_by_tma if r.buffer.name == buffer.name], warps)
             if layout is not None:
                 chosen[buffer.name] = _with_layout(buffer, layout)
                 decision = f"columns of boxes, swizzle {layout.span}"
@@ -70,7 +81,7 @@ class _Replacement(Rewriter):
         return self.chosen.get(buffer.name, buffer)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Access:
     """One memory instruction: its indices for the lanes of the first warp, and how often it runs at most."""
 
@@ -97,8 +108,9 @@ def _candidates(body: Statement) -> list[Buffer]:
 
 def _tma_regions(body: Statement) -> list[Region]:
     """The regions of shared memory that TMA copies fill or read."""
-    found = [node.destination for node in walk(body) if isinstance(node, TmaCopy)]
-    return found + [node.source for node in walk(body) if isinstance(node, Copy)]
+    copies = [node for node in walk(body) if isinstance(node, TmaCopy)]
+    found = [c.source if c.source.buffer.scope is Scope.SHARED else c.destination for c in copies]
+    return found + [n.source for n in walk(body) if isinstance(n, Copy) and n.path is not CopyPath.CP_ASYNC]
 
 
 def _wgmma_operands(body: Statement) -> set[str]:
@@ -106,7 +118,9 @@ def _wgmma_operands(body: Statement) -> set[str]:
     return {region.buffer.name for gemm in gemms for region in (gemm.a, gemm.b)}
 
 
-def _choose(buffer: Buffer, accesses: list[_Access], regions: list[Region]) -> tuple[SharedLayout | None, str]:
+def _choose(
+    buffer: Buffer, accesses: list[_Access], regions: list[Region], warps: int
+) -> tuple[SharedLayout | None, str]:
     *_, columns = buffer.static_shape
     size = buffer.dtype.itemsize
     spans_outer = any(extent > 1 for region in regions for extent in region.extents[:-2])
@@ -119,30 +133,24 @@ def _choose(buffer: Buffer, accesses: list[_Access], regions: list[Region]) -> t
             if columns * size % span == 0 and span // size <= MAXIMUM_BOX
         ]
         options += [layout for layout in swizzled if all(boxes_start_patterns(layout, region) for region in regions)]
-    costs = [sum(_conflicts(access, option) * access.times for access in accesses) for option in options]
+    conflicts = [sum(_conflicts(access, option) * access.times for access in accesses) for option in options]
+    requests = [_requests(buffer, option, regions) for option in options]
+    costs = [count * warps + rows for count, rows in zip(conflicts, requests, strict=True)]
     best = costs.index(min(costs))
     if best == 0:
         return plain, f"rows of {columns} elements are longer than a TMA box"
-    return options[best], f"bank conflicts of a CTA's warp: {costs[best]} instead of {costs[0]}"
+    if regions:  # of equal ones, the one with the fewest boxes
+        best = max(position for position, cost in enumerate(costs) if cost == costs[best])
+    return options[best], f"bank conflicts of a CTA's warp: {conflicts[best]} instead of {conflicts[0]}"
 
 
-def boxes_start_patterns(layout: SharedLayout, region: Region) -> bool:
-    """Whether each box of a TMA copy of ``region`` has the layout's full columns and starts at a multiple of the bytes
-    after which its swizzle repeats: the card derives the pattern from the address (PTX ISA, «Swizzling modes»)."""
-    *outer, (_, columns) = layout.layout.shape
-    *strides, (box_stride, _) = layout.layout.stride
-    unit = layout.alignment // layout.itemsize
-    if region.extents[-1] % columns or constant_value(region.starts[-1]) is None:
-        return False
-    first = constant_value(region.starts[-1]) or 0
-    if first % columns:
-        return False
-    steps = [(first // columns, box_stride), (1 if region.extents[-1] > columns else 0, box_stride)]
-    for start, extent, stride in zip(region.starts, region.extents, strides, strict=False):
-        position = constant_value(start)
-        steps.append((1 if position is None else position, stride))
-        steps.append((MAXIMUM_BOX if extent > MAXIMUM_BOX else 0, stride))
-    return all(count * stride % unit == 0 for count, stride in steps) and len(strides) == len(outer)
+def _requests(buffer: Buffer, layout: SharedLayout | None, regions: list[Region]) -> int:
+    """Rows of boxes that TMA moves for the whole tile, as so many cycles; 0 for a tile that it does not touch."""
+    if not regions:
+        return 0
+    row = buffer.static_shape[-1] * buffer.dtype.itemsize
+    span = layout.span if layout is not None and layout.span else REQUEST_BYTES
+    return buffer.elements // buffer.static_shape[-1] * -(-row // span)
 
 
 def _conflicts(access: _Access, layout: SharedLayout | None) -> int:
@@ -162,9 +170,10 @@ def _accesses(kernel: Kernel) -> Iterator[_Access]:
     lanes alike in the usual case, and this is a cost, not a proof)."""
     import numpy as np
 
-    def visit(node: Any, values: dict[str, Any], times: int) -> Iterator[_Access]:
+    def visit(node: Any, values: dict[str, Any], times: int, threads: int) -> Iterator[_Access]:
         if isinstance(node, Role):
             values = values | {kernel.thread.name: node.first_thread + np.arange(WARP, dtype=np.int64)}
+            threads = node.threads
         if isinstance(node, For):
             start, stop = constant_value(node.start), constant_value(node.stop)
             values = values | {node.var.name: 0 if start is None else start}
@@ -174,19 +183,34 @@ def _accesses(kernel: Kernel) -> Iterator[_Access]:
             found = _access(node, values, times)
             if found is not None:
                 yield found
+        if isinstance(node, Gemm) and node.path is GemmPath.MMA:
+            grid = grid_of(node, threads, GemmPath.MMA)
+            for buffer, indices, lanes, each in first_warp_accesses(node, grid, Analyzer()) if grid else ():
+                yield _Access(buffer, indices, lanes, each * times)
+        if isinstance(node, Copy) and node.path is CopyPath.CP_ASYNC:
+            indices, lanes, each = first_warp_access(node, threads)
+            yield _Access(node.destination.buffer, indices, lanes, each * times)
+        if isinstance(node, MatrixStore):
+            rows = _place(node.indices, values)
+            if rows is not None:
+                yield _Access(node.destination, rows, MATRIX_ROW, times)
         for child in children(node):
-            yield from visit(child, values, times)
+            yield from visit(child, values, times, threads)
 
     values: dict[str, Any] = {kernel.thread.name: np.arange(WARP, dtype=np.int64)}
     values |= {var.name: 0 for var in kernel.block_vars}
     values |= {node.var.name: 0 for node in walk(kernel.body) if isinstance(node, Let)}
-    yield from visit(kernel.body, values, 1)
+    yield from visit(kernel.body, values, 1, kernel.threads)
 
 
 def _access(node: Load | Store, values: dict[str, Any], times: int) -> _Access | None:
     lanes = node.dtype.lanes if isinstance(node, Load) else node.value.dtype.lanes
+    indices = _place(node.indices, values)
+    return None if indices is None else _Access(node.buffer, indices, lanes // node.buffer.dtype.lanes, times)
+
+
+def _place(indices: tuple[Expr, ...], values: dict[str, Any]) -> tuple[Any, ...] | None:
     try:
-        indices = tuple(evaluate(index, values) for index in node.indices)
+        return tuple(evaluate(index, values) for index in indices)
     except NotEnumerable:
         return None
-    return _Access(node.buffer, indices, lanes // node.buffer.dtype.lanes, times)

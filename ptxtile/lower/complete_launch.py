@@ -11,6 +11,7 @@ from dataclasses import replace
 from ptxtile.ir.buffers import Buffer, Scope
 from ptxtile.ir.expressions import Var
 from ptxtile.ir.gpu_ops import PrefetchTensorMap, TmaLoad, TmaStore
+from ptxtile.ir.manual_ops import GridSync
 from ptxtile.ir.program import Kernel, Program, TensorParameter
 from ptxtile.ir.rewrite import buffers_of, walk
 from ptxtile.launch_record import (
@@ -98,4 +99,5 @@ def _launch(program: Program, kernel: Kernel) -> KernelLaunch:
         shared_bytes=kernel.shared_bytes or 0,
         parameters=tuple(parameters),
         cluster=kernel.cluster,
+        cooperative=any(isinstance(node, GridSync) for node in walk(kernel.body)),
     )

@@ -7,13 +7,14 @@ user's T.Parallel.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from ptxtile.ir.expressions import Expr, Var, as_expr, cast, constant, constant_value, load
 from ptxtile.ir.names import NameSupply
 from ptxtile.ir.program import Program
 from ptxtile.ir.rewrite import Rewriter
-from ptxtile.ir.statements import For, LoopKind, ParallelFor, Statement, Store, seq
+from ptxtile.ir.statements import For, If, LoopKind, ParallelFor, Statement, Store, seq
 from ptxtile.ir.tile_ops import Copy, CopyPath, Fill, Gemm, GemmPath, Region
 from ptxtile.ir.types import int32
 from ptxtile.lower.options import Options
@@ -58,7 +59,9 @@ class _Expander(Rewriter):
         here = matrix_indices(c, i, j)
         product = cast(a, dtype) * cast(b, dtype)
         add = Store(c.buffer, here, load(c.buffer, here) + product, location=gemm.location)
-        first = Store(c.buffer, here, constant(0, dtype), location=gemm.location) if gemm.clear else None
+        zero = Store(c.buffer, here, constant(0, dtype), location=gemm.location)
+        first = If(gemm.clear_if, zero, location=gemm.location) if gemm.clear_if is not None else None
+        first = zero if gemm.clear else first
         sums = For(k, constant(0), constant(gemm.k), 1, LoopKind.SERIAL, add, location=gemm.location)
         return ParallelFor((i, j), (gemm.m, gemm.n), seq(first, sums), location=gemm.location)
 
@@ -67,17 +70,17 @@ class _Expander(Rewriter):
         return tuple(Var(self.names.fresh(f"c{k}"), int32) for k in range(len(extents))), extents
 
 
-def region_indices(region: Region, loop_vars: tuple[Var, ...]) -> tuple[Expr, ...]:
-    """The element of ``region`` at a point of the loop over its dense extents: start + variable, or the start alone."""
-    remaining = list(loop_vars)
+def region_indices(region: Region, point: Sequence[Expr]) -> tuple[Expr, ...]:
+    """The element of ``region`` at a point of its dense extents: start + coordinate, or the start alone."""
+    remaining = list(point)
     indices: list[Expr] = []
     for start, extent in zip(region.starts, region.extents, strict=True):
         start = as_expr(start)
         if extent == 1 and (len(remaining) == 0 or len(region.dense_extents) > 0):
             indices.append(start)
         else:
-            var = remaining.pop(0)
-            indices.append(var if constant_value(start) == 0 else start + cast(var, start.dtype))
+            here = remaining.pop(0)
+            indices.append(here if constant_value(start) == 0 else start + cast(here, start.dtype))
     return tuple(indices)
 
 

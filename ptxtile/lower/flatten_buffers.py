@@ -9,15 +9,18 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from ptxtile.ir.analysis import Analyzer
 from ptxtile.ir.atomic_ops import Atomic
 from ptxtile.ir.buffers import Buffer, Scope
 from ptxtile.ir.expressions import Expr, Load, as_expr, cast, constant
 from ptxtile.ir.gpu_ops import TmaLoad, TmaStore
 from ptxtile.ir.layouts import SharedLayout
+from ptxtile.ir.mapped_layouts import MappedLayout
 from ptxtile.ir.program import Kernel, Program
 from ptxtile.ir.rewrite import copy_with, map_children
 from ptxtile.ir.statements import For, LoopKind, Seq, Statement, Store, View
-from ptxtile.ir.tile_ops import Assume
+from ptxtile.ir.tensor_core_ops import StoreMatrix
+from ptxtile.ir.tile_ops import Assume, MatrixStore
 from ptxtile.ir.types import int32, int64
 from ptxtile.lower.legalize import index_dtype, widen
 from ptxtile.lower.options import Options
@@ -62,6 +65,13 @@ class _Flattening(ScopedRewriter):
         """A pipelined loop that no pass has taken apart runs one iteration after the other."""
         return copy_with(node, {"kind": LoopKind.SERIAL, "options": ()}) if node.kind is LoopKind.PIPELINED else node
 
+    def rewrite_MatrixStore(self, node: MatrixStore) -> Statement:
+        offset = self._offset(node.destination, node.indices)
+        return StoreMatrix(
+            node.source, node.source_offset, node.destination, offset, node.count, node.transposed,
+            location=node.location,
+        )  # fmt: skip
+
     def rewrite_TmaLoad(self, node: TmaLoad) -> Statement:
         return self._simplified(node)
 
@@ -73,23 +83,27 @@ class _Flattening(ScopedRewriter):
         return copy_with(node, {"coordinates": coordinates, "offset": simplify_expression(node.offset, self.analyzer)})
 
     def _offset(self, buffer: Buffer, indices: tuple[Expr, ...]) -> Expr:
-        """Elements from the start of the storage."""
-        if buffer.scope in (Scope.REGISTER, Scope.BARRIER):
-            (index,) = indices
-            return simplify_expression(index, self.analyzer)
-        if not indices:
-            return constant(0)
-        if isinstance(buffer.layout, SharedLayout):
-            offset = as_expr(buffer.layout(tuple(cast(index, int32) for index in indices)))
-            return simplify_expression(offset + as_expr(buffer.offset), self.analyzer)
-        dtype = index_dtype(buffer, self.analyzer) if buffer.scope is Scope.GLOBAL else int32
-        if any(index.dtype != int32 for index in indices):
-            dtype = int64
+        return simplify_expression(element_offset(buffer, indices, self.analyzer), self.analyzer)
 
-        def sized(value: int | Expr) -> Expr:
-            return widen(as_expr(value), self.analyzer) if dtype == int64 else cast(as_expr(value), dtype)
 
-        offset = sized(buffer.offset)
-        for index, stride in zip(indices, buffer.strides, strict=True):
-            offset = offset + sized(index) * sized(stride)
-        return simplify_expression(offset, self.analyzer)
+def element_offset(buffer: Buffer, indices: tuple[Expr, ...], analyzer: Analyzer) -> Expr:
+    """Elements from the start of the storage."""
+    if buffer.scope in (Scope.REGISTER, Scope.BARRIER):
+        (index,) = indices
+        return index
+    if not indices:
+        return constant(0)
+    if isinstance(buffer.layout, (SharedLayout, MappedLayout)):
+        offset = as_expr(buffer.layout(tuple(cast(index, int32) for index in indices)))
+        return offset if buffer.offset == 0 else offset + as_expr(buffer.offset)
+    dtype = index_dtype(buffer, analyzer) if buffer.scope is Scope.GLOBAL else int32
+    if any(index.dtype != int32 for index in indices):
+        dtype = int64
+
+    def sized(value: int | Expr) -> Expr:
+        return widen(as_expr(value), analyzer) if dtype == int64 else cast(as_expr(value), dtype)
+
+    offset = sized(buffer.offset)
+    for index, stride in zip(indices, buffer.strides, strict=True):
+        offset = offset + sized(index) * sized(stride)
+    return offset

@@ -8,7 +8,6 @@ pattern is special.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING
 
@@ -17,6 +16,7 @@ from ptxtile.ir.enumeration import NotEnumerable, evaluate
 from ptxtile.ir.expressions import Expr, Var
 from ptxtile.ir.layouts import Fragment, Layout
 from ptxtile.ir.statements import ParallelFor
+from ptxtile.records import record
 
 if TYPE_CHECKING:
     import numpy as np
@@ -25,7 +25,7 @@ OUTSIDE = -1
 """In a table of elements: a padding iteration, or an index outside of the fragment (guarded elsewhere)."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Axis:
     """A loop with constant bounds around or inside the parallel loop, whose variable the access uses."""
 
@@ -35,7 +35,7 @@ class Axis:
     step: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class FragmentAccess:
     """An access of ``buffer`` in a parallel loop; ``axes`` are the other loops that its indices depend on, outermost
     first."""
@@ -50,7 +50,7 @@ class FragmentAccess:
         return self.buffer.shape == loop.extents and self.indices == loop.vars
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ElementTable:
     """``elements[t, k, n]``: row-major element in the padded tile that thread t touches in iteration n at point k of
     the axes; OUTSIDE where there is none. ``padded``: the shape that the numbers count in."""
@@ -216,7 +216,7 @@ def pull_back(access: FragmentAccess, loop: ParallelFor, fragment: Fragment) -> 
     return fragment_of_table(table[:, inside], loop.extents, loop.extents) if inside.any() else None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class RegisterMap:
     """The register of an access: ``base`` + Σ stride · counter over the axes and the value modes of the loop's
     layout."""
@@ -262,20 +262,34 @@ def _registers(elements: np.ndarray, owned: np.ndarray) -> np.ndarray | None:
     """For each iteration the register that holds its element, the same in all threads; None if there is none."""
     import numpy as np
 
-    register = np.zeros(elements.shape[1], dtype=np.int64)
-    for n in range(elements.shape[1]):
-        column = elements[:, n]
-        used = column >= 0
-        if not used.any():
-            register[n] = OUTSIDE
-            continue
-        witness = int(np.argmax(used))
-        candidates = np.flatnonzero(owned[witness] == column[witness])
-        match = [u for u in candidates if (owned[used, u] == column[used]).all()]
-        if not match:
+    used = elements >= 0
+    runs = used.any(axis=0)
+    witness = used.argmax(axis=0)  # the first thread that runs the iteration
+    register = np.full(elements.shape[1], OUTSIDE, dtype=np.int64)
+    for thread in sorted(set(witness[runs].tolist())):  # nearly always thread 0 alone
+        columns = np.flatnonzero(runs & (witness == thread))
+        wanted, held = elements[thread, columns], owned[thread]
+        order = np.argsort(held, kind="stable")
+        place = np.minimum(np.searchsorted(held[order], wanted), len(order) - 1)
+        register[columns] = order[place]  # the first register with that element, if any
+    agree = ((owned[:, np.maximum(register, 0)] == elements) | ~used).all(axis=0)
+    for column in np.flatnonzero(runs & ~agree):  # no register, or another one that holds the same element
+        register[column] = _register(elements[:, column], owned)
+        if register[column] == OUTSIDE:
             return None
-        register[n] = match[0]
     return register
+
+
+def _register(elements: np.ndarray, owned: np.ndarray) -> int:
+    """The first register that holds ``elements[t]`` in every thread t that has one; OUTSIDE if there is none."""
+    import numpy as np
+
+    used = elements >= 0
+    witness = int(np.argmax(used))
+    for candidate in np.flatnonzero(owned[witness] == elements[witness]):
+        if (owned[used, candidate] == elements[used]).all():
+            return int(candidate)
+    return OUTSIDE
 
 
 def _all_owners_write(elements: np.ndarray, owned: np.ndarray) -> bool:

@@ -15,6 +15,7 @@ from ptxtile.ir.analysis import Analyzer
 from ptxtile.ir.atomic_ops import Atomic, AtomicLoad, AtomicStore
 from ptxtile.ir.buffers import Buffer, Scope
 from ptxtile.ir.expressions import (
+    Compare,
     Expr,
     Load,
     LogicalAnd,
@@ -23,6 +24,7 @@ from ptxtile.ir.expressions import (
     Var,
     as_expr,
     cast,
+    compare,
     constant,
     constant_value,
     logical_and,
@@ -120,7 +122,7 @@ class _Guard(ScopedRewriter):
         """What still has to hold for the access to be in range; None if it is proven."""
         result: Expr | None = None
         for dimension, (index, size) in enumerate(zip(indices, buffer.shape, strict=True)):
-            for comparison in self._bounds(index, as_expr(size)):
+            for comparison in in_range(index, as_expr(size), self.analyzer):
                 proven = self.analyzer.prove(comparison)
                 # A tensor without elements launches nothing. An index that varies may miss a small tensor just as it
                 # hangs over the edge of a large one (a neighbour in a stencil over one row): guards are for that.
@@ -139,10 +141,11 @@ class _Guard(ScopedRewriter):
             self.why.append(Why("guard_bounds", subject, "guarded", reason, self.location))
         return result
 
-    def _bounds(self, index: Expr, size: Expr) -> tuple[Expr, Expr]:
-        """0 ≤ index and index < size, in 64 bits where the index could wrap in 32."""
-        if int64 in (index.dtype, size.dtype) or not never_wraps(index, self.analyzer):
-            index, size = widen(index, self.analyzer), widen(size, self.analyzer)
-        elif index.dtype != size.dtype:
-            index, size = cast(index, int32), cast(size, int32)
-        return index.ge(0), index.lt(size)
+
+def in_range(index: Expr, size: Expr, analyzer: Analyzer) -> tuple[Compare, Compare]:
+    """0 ≤ index and index < size, in 64 bits where the index could wrap in 32."""
+    if int64 in (index.dtype, size.dtype) or not never_wraps(index, analyzer):
+        index, size = widen(index, analyzer), widen(size, analyzer)
+    elif index.dtype != size.dtype:
+        index, size = cast(index, int32), cast(size, int32)
+    return compare("ge", index, 0), compare("lt", index, size)

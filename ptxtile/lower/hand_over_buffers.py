@@ -12,11 +12,12 @@ from dataclasses import replace
 from typing import Any
 
 from ptxtile.ir.buffers import Buffer, Scope
+from ptxtile.ir.cluster_ops import MbarrierArriveRemote
 from ptxtile.ir.expressions import Expr
 from ptxtile.ir.gpu_ops import MbarrierArrive, MbarrierArriveExpectTx, MbarrierWait, TmaLoad
 from ptxtile.ir.program import Kernel, Program
 from ptxtile.ir.rewrite import buffers_of, copy_with, map_children, walk
-from ptxtile.ir.statements import Role
+from ptxtile.ir.statements import Allocate, Role
 from ptxtile.lower.options import Options
 from ptxtile.target import Target
 
@@ -37,9 +38,15 @@ def _resolved(kernel: Kernel) -> Kernel:
     roles = [node for node in walk(kernel.body) if isinstance(node, Role)]
     handed: dict[str, dict[str, dict[str, Buffer]]] = {}  # barrier → role that arrives → what it touches
     for role in roles:
-        touched = {b.storage.name: b for n in walk(role.body) for b in buffers_of(n) if b.scope is Scope.SHARED}
+        own = {node.buffer.storage.name for node in walk(role.body) if isinstance(node, Allocate)}
+        touched = {
+            b.storage.name: b
+            for n in walk(role.body)
+            for b in buffers_of(n)
+            if b.scope is Scope.SHARED and b.storage.name not in own  # no other role sees what is declared in this one
+        }
         for node in walk(role.body):
-            if isinstance(node, (MbarrierArrive, MbarrierArriveExpectTx)):
+            if isinstance(node, (MbarrierArrive, MbarrierArriveExpectTx, MbarrierArriveRemote)):
                 handed.setdefault(node.barrier.storage.name, {})[role.name] = touched
     body = _visit(kernel.body, "", loaded, handed)
     return kernel if body is kernel.body else replace(kernel, body=body)

@@ -3,40 +3,51 @@
 A :class:`Pending` access was made earlier; ``ordered`` is the set of threads (bit t: thread t) that know it to be
 done. What a later access needs of it (:func:`need`) follows the rules of the PTX memory model as DESIGN puts them:
 
-* generic → generic by another thread: a barrier of both (reads do not conflict with reads).
+* generic → generic by another thread: a barrier of both (reads do not conflict with reads). Where only threads of the
+  same warpgroup meet, each warpgroup has a barrier of its own, and they do not wait for one another.
 * generic → TMA by another thread: a barrier; by the same thread: program order.
 * generic write → TMA access of the same bytes: also ``fence.proxy.async`` by the writing threads, before the barrier
   (PTX ISA, «Memory Consistency Model», proxies). A generic *read* before a TMA write needs no fence.
 * TMA load → anything: the wait on its mbarrier, by the thread that goes on or by one that then takes part in a barrier.
 * wgmma's read of its operands → a write: ``wgmma.wait_group`` by the warpgroup, then as for a generic read.
 * cp.async → anything: ``cp.async.wait_group`` by each issuing thread, then as for a generic write.
-* TMA store → a write of its source: ``cp.async.bulk.wait_group.read`` by the issuing thread, then as above.
+* TMA store → a write of its source: ``cp.async.bulk.wait_group.read`` by the issuing thread, then as for a generic
+  read. The same before the CTA ends, when its shared memory goes.
 * TMA store → an access of its destination: the full ``wait_group``, and for a generic access
-  ``fence.proxy.async.global``.
+  ``fence.proxy.async.global``. That includes another TMA store of the same thread: bulk operations keep no order among
+  themselves (PTX ISA, «Memory Consistency Model», asynchronous operations).
 * mbarrier.init → any use: ``fence.mbarrier_init``, and a barrier for other threads.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from ptxtile.errors import Location
 from ptxtile.ir.access import Access
 from ptxtile.ir.buffers import Scope
 from ptxtile.ir.conflicts import SAME_ITERATION, Overlap, Relation, compare
+from ptxtile.ir.tensor_core_ops import WARP, WARPGROUP
+from ptxtile.records import record
 
 Path = tuple[int | str, ...]
 """Where a statement stands: child positions from the kernel's body down."""
 
+MOST_GROUPS = 4
+"""Groups of TMA stores are counted up to here; a wait leaves at most one less of them pending."""
+
 FENCE_SPACES = {Scope.SHARED: "shared", Scope.GLOBAL: "global", Scope.BARRIER: "mbarrier_init"}
 
 
-@dataclass(frozen=True, slots=True)
-class Pending:
+class Pending(NamedTuple):
     """An access that was made. ``done``: a wait has seen an asynchronous access complete. ``fenced``: a proxy fence
     (or, for an initialisation, the init fence) followed it. ``barriers``: the barriers that ordered it last.
-    ``depth``: how many of the scopes around the present position it is inside of."""
+    ``depth``: how many of the scopes around the present position it is inside of. ``groups``: of a TMA store under way,
+    the bulk groups that its threads have committed since, its own included, counted to :data:`MOST_GROUPS`.
+    ``met``: the size of the groups of threads (32, 128) that have met since, each by itself, so that every thread knows
+    its group's part of the access and speaks for it."""
 
     access: Access
     depth: int
@@ -45,6 +56,12 @@ class Pending:
     done: bool = False
     fenced: bool = False
     barriers: frozenset[Path] = frozenset()
+    groups: int = 0
+    met: int = 0
+
+    def __hash__(self) -> int:
+        """The fields that tell pending accesses apart most often: the walk hashes them all the time."""
+        return hash((self.access, self.depth, self.ordered, self.groups, self.done))
 
     @property
     def in_flight(self) -> bool:
@@ -69,15 +86,18 @@ State = dict[Pending, None]
 """An ordered set of pending accesses."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Need:
-    """What has to stand between a pending access and a later one. ``wait``: the full wait on this CTA's TMA stores.
-    ``fence``: a space, or ''. ``unordered``: nothing that could be inserted helps."""
+    """What has to stand between a pending access and a later one. ``wait``: on TMA stores, ``read`` (of their source)
+    or ``full``, that leaves ``groups`` pending. ``fence``: a space, or ''. ``within``: not 0 if a barrier of each group
+    of so many threads by itself is enough. ``unordered``: nothing that could be inserted helps."""
 
     overlap: Overlap
     barrier: bool = False
     fence: str = ""
-    wait: bool = False
+    wait: str = ""
+    groups: int = 0
+    within: int = 0
     unordered: bool = False
 
 
@@ -87,10 +107,11 @@ class Comparisons:
     def __init__(self) -> None:
         self._known: dict[tuple, Overlap] = {}
 
-    def __call__(self, a: Access, b: Access, relation: Relation, threads_matter: bool) -> Overlap:
-        key = (a, b, relation, threads_matter)
+    def __call__(self, a: Access, b: Access, relation: Relation, group: int) -> Overlap:
+        """``group``: 0 if also one thread conflicts with itself, else as in ``compare``."""
+        key = (a, b, relation, group)
         if key not in self._known:
-            self._known[key] = compare(a, b, relation, threads_matter=threads_matter)
+            self._known[key] = compare(a, b, relation, threads_matter=group > 0, group=group)
         return self._known[key]
 
 
@@ -99,21 +120,28 @@ def need(pending: Pending, later: Access, overlaps: Comparisons) -> Need | None:
     earlier = pending.access
     if earlier.memory != later.memory or not (earlier.is_write or later.is_write) or earlier.commutes_with(later):
         return None
-    anywhere = overlaps(earlier, later, pending.relation, False)
+    fence, in_flight = _fence(pending, later), pending.in_flight
+    known = not in_flight and later.threads & ~pending.ordered == 0
+    if known and not fence:
+        return None
+    met = max(pending.met, 1)
+    if not (in_flight or fence or earlier.asynchronous):  # an ordinary access that only other threads care about
+        if overlaps(earlier, later, pending.relation, met) is Overlap.NONE:
+            return None
+    anywhere = overlaps(earlier, later, pending.relation, 0)
     if anywhere is Overlap.NONE:
         return None
-    if pending.in_flight and not pending.is_store:
+    if in_flight and (not pending.is_store or not pending.groups):
         return Need(anywhere, unordered=True)
-    known = later.threads & ~pending.ordered == 0
-    if pending.in_flight:
-        by_others = overlaps(earlier, later, pending.relation, True)
-        return Need(anywhere, barrier=by_others is not Overlap.NONE, fence=_fence(pending, later), wait=True)
-    by_others = anywhere if earlier.asynchronous else Overlap.NONE
-    if not known and not earlier.asynchronous:
-        by_others = overlaps(earlier, later, pending.relation, True)
-    barrier = not known and by_others is not Overlap.NONE
-    fence = _fence(pending, later)
-    return Need(anywhere, barrier, fence) if barrier or fence else None
+    barrier, within = not known, 0
+    if in_flight or not (known or earlier.asynchronous):
+        barrier = overlaps(earlier, later, pending.relation, met) is not Overlap.NONE
+        if barrier and overlaps(earlier, later, pending.relation, WARPGROUP) is Overlap.NONE:
+            within = WARPGROUP
+    if in_flight:
+        wait = "full" if earlier.is_write else "read"
+        return Need(anywhere, barrier, fence, wait, pending.groups - 1, within)
+    return Need(anywhere, barrier, fence, within=within) if barrier or fence else None
 
 
 def _fence(pending: Pending, later: Access) -> str:
@@ -128,29 +156,43 @@ def _fence(pending: Pending, later: Access) -> str:
 
 @dataclass(slots=True)
 class Decision:
-    """What is inserted before one statement: the wait on TMA stores, then fences, then a barrier."""
+    """What is inserted before one statement: waits on TMA stores, then fences, then a barrier. ``waits``: the groups
+    that each kind of wait leaves pending; a ``full`` one that leaves no more is a ``read`` one too. ``within``: not 0
+    if each group of so many threads has a barrier of its own."""
 
     barrier: bool = False
-    wait: bool = False
+    within: int = 0
+    waits: dict[str, int] = field(default_factory=dict)
     fences: set[str] = field(default_factory=set)
     reasons: list[tuple[str, str, Location | None]] = field(default_factory=list)
 
-    def add(self, wanted: Need, earlier: Access, later: Access) -> bool:
-        """Takes up what ``wanted`` asks for; False when all of it was decided already."""
+    def add(self, wanted: Need, earlier: Access, later: Access | None) -> bool:
+        """Takes up what ``wanted`` asks for; False when all of it was decided already. ``later`` None: the end."""
         what = []
-        if wanted.wait and not self.wait:
-            self.wait = True
-            what.append("wait for TMA stores")
+        if wanted.wait and not self._waits(wanted.wait, wanted.groups):
+            self.waits[wanted.wait] = wanted.groups
+            if wanted.wait == "full" and self.waits.get("read", -1) >= wanted.groups:
+                del self.waits["read"]
+            what.append("wait for TMA stores" if wanted.wait == "full" else "wait for the reads of TMA stores")
         if wanted.fence and wanted.fence not in self.fences:
             self.fences.add(wanted.fence)
             what.append(f"fence ({wanted.fence})")
-        if wanted.barrier and not self.barrier:
-            self.barrier = True
-            what.append("barrier")
+        if self.lacks_barrier(wanted):
+            self.barrier, self.within = True, wanted.within
+            what.append("barrier of each warpgroup" if wanted.within else "barrier")
         if what:
-            reason = f"orders the {earlier.describe()} before the {later.describe()}"
-            self.reasons.append((" and ".join(what), reason, later.location or earlier.location))
+            end = "end of the kernel" if later is None else later.describe()
+            where = (None if later is None else later.location) or earlier.location
+            self.reasons.append((" and ".join(what), f"orders the {earlier.describe()} before the {end}", where))
         return bool(what)
+
+    def lacks_barrier(self, wanted: Need) -> bool:
+        """Whether ``wanted`` asks for a barrier, or for one of more threads, than is decided."""
+        return wanted.barrier and not (self.barrier and (not self.within or wanted.within))
+
+    def _waits(self, kind: str, groups: int) -> bool:
+        kinds = ("read", "full") if kind == "read" else ("full",)
+        return any(self.waits.get(known, MOST_GROUPS) <= groups for known in kinds)
 
 
 def after_barrier(state: State, path: Path, mask: int, everyone: int, meets_tma: Callable[[Access], bool]) -> State:
@@ -167,10 +209,34 @@ def after_barrier(state: State, path: Path, mask: int, everyone: int, meets_tma:
         if joins:
             writers_arrive = pending.access.asynchronous or pending.access.threads & ~mask == 0
             barriers = frozenset((path,)) if writers_arrive else pending.barriers
-            pending = replace(pending, ordered=pending.ordered | mask, barriers=barriers)
+            pending = pending._replace(ordered=pending.ordered | mask, barriers=barriers)
             if pending.ordered & everyone == everyone and not (pending.owes_fence and meets_tma(pending.access)):
                 continue
         result[pending] = None
+    return result
+
+
+def after_barriers_of_groups(state: State, path: Path, mask: int, group: int) -> State:
+    """``state`` after each group of ``group`` threads of ``mask``, which are whole groups, met at a barrier of its
+    own."""
+    result: State = {}
+    for pending in state:
+        access = pending.access
+        told = 0 if pending.in_flight else groups_of(pending.ordered & mask, group)
+        if not access.asynchronous and access.threads & ~mask == 0:
+            own = groups_of(access.threads, group)
+            told |= own if own.bit_count() == group else 0
+            pending = pending._replace(barriers=frozenset((path,)), met=max(pending.met, group))
+        result[pending._replace(ordered=pending.ordered | told) if told else pending] = None
+    return result
+
+
+def groups_of(mask: int, size: int) -> int:
+    """The threads of every group of ``size`` (a warp or warpgroup) that has a thread in ``mask``."""
+    whole, result = (1 << size) - 1, 0
+    for first in range(0, mask.bit_length(), size):
+        if mask >> first & whole:
+            result |= whole << first
     return result
 
 
@@ -186,22 +252,47 @@ def after_fence(state: State, space: str, mask: int, *, before_barrier: bool = F
         if pending.owes_fence and FENCE_SPACES[access.storage.scope] == space:
             by_writers = access.threads & ~mask == 0 and (before_barrier or not pending.barriers)
             if by_writers if not access.asynchronous else pending.done and bool(pending.ordered & mask):
-                pending = replace(pending, fenced=True)
+                pending = pending._replace(fenced=True)
         result[pending] = None
     return result
 
 
-def after_bulk_wait(state: State, mask: int, depth: int, *, read: bool, pending_groups: int, names: set[str]) -> State:
-    """``state`` after the threads ``mask`` waited for their TMA stores, all of them or those from the storages
-    ``names``."""
+def after_commit(state: State, mask: int) -> State:
+    """``state`` after the threads ``mask`` committed a group of TMA stores."""
+    result: State = {}
+    for pending in state:
+        if pending.in_flight and pending.is_store and pending.access.threads & ~mask == 0:
+            pending = pending._replace(groups=min(pending.groups + 1, MOST_GROUPS))
+        result[pending] = None
+    return result
+
+
+def after_bulk_wait(state: State, mask: int, depth: int, *, read: bool, pending_groups: int) -> State:
+    """``state`` after the threads ``mask`` waited until ``pending_groups`` of their groups of TMA stores were left.
+
+    The reads of shared memory are ordinary ones of the issuing threads from then on.
+    """
     result: State = {}
     for pending in state:
         access = pending.access
-        if pending.in_flight and pending.is_store and access.threads & ~mask == 0:
-            covered = pending_groups == 0 or access.retired_by in names
-            if covered and (not read or access.storage.scope is Scope.SHARED):
+        covered = pending.in_flight and pending.is_store and pending.groups > pending_groups
+        if covered and access.threads & ~mask == 0:
+            if not access.is_write:
+                pending = pending._replace(access=access.completed(), depth=depth, groups=0)
+            elif not read:
                 is_one = access.threads & (access.threads - 1) == 0  # each thread waits for its own stores only
-                pending = replace(pending, done=True, depth=depth, ordered=access.threads if is_one else 0)
+                ordered = access.threads if is_one else 0
+                pending = pending._replace(done=True, depth=depth, groups=0, ordered=ordered)
+        result[pending] = None
+    return result
+
+
+def after_warp_sync(state: State, mask: int) -> State:
+    """``state`` after the threads ``mask``, whole warps, met by warps: each of them knows what its warp has done."""
+    result: State = {}
+    for pending in state:
+        if not pending.in_flight and pending.access.threads & ~mask == 0:
+            pending = pending._replace(met=max(pending.met, WARP))
         result[pending] = None
     return result
 
@@ -213,7 +304,7 @@ def after_barrier_wait(state: State, names: set[str], mask: int, depth: int) -> 
     for pending in state:
         access = pending.access
         if access.asynchronous and access.engine != "wgmma" and access.retired_by in names:
-            pending = replace(pending, done=True, depth=depth, ordered=pending.ordered | mask)
+            pending = pending._replace(done=True, depth=depth, ordered=pending.ordered | mask)
         result[pending] = None
     return result
 
@@ -228,14 +319,14 @@ def after_group_wait(
         access = pending.access
         if pending.in_flight and access.engine == engine and access.threads & ~mask == 0:
             if pending_groups == 0 or access.retired_by in names:
-                pending = replace(pending, access=access.completed(), depth=depth)
+                pending = pending._replace(access=access.completed(), depth=depth)
         result[pending] = None
     return result
 
 
 def next_iteration(state: State, variable: str, depth: int) -> State:
     """``state`` over the back-edge of the loop whose inside has ``depth``."""
-    return {replace(p, relation=p.relation.next_iteration(variable)) if p.depth >= depth else p: None for p in state}
+    return {p._replace(relation=p.relation.next_iteration(variable)) if p.depth >= depth else p: None for p in state}
 
 
 def leaving(state: State, depth: int, variable: str | None = None) -> State:
@@ -244,7 +335,7 @@ def leaving(state: State, depth: int, variable: str | None = None) -> State:
     for pending in state:
         if pending.depth >= depth:
             relation = pending.relation if variable is None else pending.relation.leaving(variable)
-            pending = replace(pending, depth=depth - 1, relation=relation)
+            pending = pending._replace(depth=depth - 1, relation=relation)
         result[pending] = None
     return result
 

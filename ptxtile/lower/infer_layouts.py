@@ -3,11 +3,12 @@
 Input: async stage, tile operations expanded to parallel loops. Output: the same with ``layout`` in every ParallelFor's
 options and on every fragment buffer, and every access of a fragment local to its thread.
 
-Fragments used as scalars are replicated. Then loops are taken from the largest domain down: a loop follows the
-fragments that already have a layout (pulled back through its index map), else it gets the linear layout whose vector
-width suits all loops that share its fragments; fragments seen for the first time get the layout that this loop needs
-(projection). An access that still is not local goes through a tile in shared memory: correct for any pattern, and
-reported as *why*.
+Tensor cores fix where their accumulators and their operands in registers lie; an operand that lies otherwise is handed
+to them through shared memory. Fragments used as scalars are replicated. Then loops are taken, first those that share a
+fragment with the tensor cores or with such a loop, and from the largest domain down: a loop follows the fragments that
+already have a layout (pulled back through its index map), else it gets the linear layout whose vector width suits all
+loops that share its fragments; fragments seen for the first time get the layout that this loop needs (projection). An
+access that still is not local goes through a tile in shared memory: correct for any pattern, and reported as *why*.
 """
 
 from __future__ import annotations
@@ -16,20 +17,20 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from ptxtile.errors import LoweringError
+from ptxtile.errors import Location, LoweringError
 from ptxtile.ir.effects import atomic_write, private_results
 from ptxtile.ir.expressions import Expr, Load
 from ptxtile.ir.layouts import Fragment, linear_fragment, replicated_fragment
 from ptxtile.ir.names import NameSupply
 from ptxtile.ir.program import Kernel, Program, TensorParameter, Why
 from ptxtile.ir.rewrite import children, walk
-from ptxtile.ir.statements import Role, Store
+from ptxtile.ir.statements import Allocate, Role, Store
 from ptxtile.ir.tile_ops import Gemm
 from ptxtile.lower.fragment_maps import FragmentAccess, project, pull_back, register_map
-from ptxtile.lower.gemm_geometry import accumulator_fragment
+from ptxtile.lower.gemm_geometry import accumulator_fragment, in_registers, operand_b_fragment, operand_fragment
 from ptxtile.lower.options import Options
 from ptxtile.lower.parallel_loops import LoopCollection, ParallelLoop, collect_loops
-from ptxtile.lower.stage_fragments import Exchange, apply_layouts
+from ptxtile.lower.stage_fragments import Exchange, Layouts, apply_layouts, overwrites
 from ptxtile.lower.vector_access import MEMORY
 from ptxtile.target import Target
 
@@ -40,7 +41,7 @@ def run(program: Program, target: Target, options: Options) -> Program:
     for kernel in program.kernels:
         inference = _Inference(kernel, collect_loops(program, kernel), _alias_groups(program))
         inference.solve()
-        body, notes = apply_layouts(kernel, inference.loop_layouts, inference.fragments, inference.exchanges, names)
+        body, notes = apply_layouts(kernel, inference.layouts, names)
         kernels.append(replace(kernel, body=body))
         why.extend(notes)
         why.extend(inference.why)
@@ -57,32 +58,55 @@ def _gemms(node: Any, threads: int) -> Iterator[tuple[Gemm, int]]:
 
 
 class _Inference:
-    """``fragments``: layout by fragment name. ``loop_layouts`` and ``exchanges`` are keyed by the loop's identity."""
-
     def __init__(self, kernel: Kernel, collection: LoopCollection, groups: dict[str, str]) -> None:
         self.kernel = kernel
         self.groups = groups
         self.loops = collection.loops
         self.scalars = collection.scalars
-        self.fragments: dict[str, Fragment] = {}
-        self.loop_layouts: dict[int, Fragment] = {}
-        self.exchanges: dict[int, list[Exchange]] = {}
+        self.layouts = Layouts()
+        self.fragments, self.loop_layouts = self.layouts.fragments, self.layouts.loops
+        self.exchanges = self.layouts.exchanges
         self.why: list[Why] = []
+        self.given: dict[str, Location | None] = {}
 
     def solve(self) -> None:
         threads = self.kernel.user_threads or self.kernel.threads
-        for gemm, group in _gemms(self.kernel.body, threads):
+        gemms = list(_gemms(self.kernel.body, threads))
+        self._take_given()
+        for gemm, group in gemms:
             assert gemm.path is not None, "select_gemm_paths runs before"
             self._fix_accumulator(gemm, accumulator_fragment(gemm, group, gemm.path))
+        for gemm, group in gemms:
+            self._fix_operands(gemm, group)
         for name, buffer in self.scalars.items():
             self.fragments[name] = replicated_fragment(buffer.static_shape, threads)
         widths = _shared_widths(self.loops)
-        for entry in sorted(self.loops, key=lambda entry: -entry.iterations):
+        for entry in self._in_order():
             layout = self._choose(entry, widths[id(entry.loop)])
             self._lay_out(entry, layout)
             if self._updates_memory(entry) and not layout.is_exclusive:
                 del self.exchanges[id(entry.loop)]
                 self._lay_out(entry, free_layout(entry.loop.extents, entry.threads, widths[id(entry.loop)]))
+
+    def _take_given(self) -> None:
+        """Fragments whose layout the user gave keep it."""
+        for node in walk(self.kernel.body):
+            if isinstance(node, Allocate) and isinstance(node.buffer.layout, Fragment):
+                self.given[node.buffer.name] = node.location
+                self.fragments[node.buffer.name] = node.buffer.layout
+
+    def _in_order(self) -> Iterator[ParallelLoop]:
+        """The loops, largest first, but each that shares a fragment with the tensor cores, or with such a loop, before
+        those that do not: what is free follows what is fixed, and not the other way round."""
+        waiting = sorted(self.loops, key=lambda entry: -entry.iterations)
+        names = {id(entry): {access.buffer.name for access in entry.accesses} for entry in waiting}
+        reached = set(self.fragments) - set(self.scalars)
+        while waiting:
+            entry = next((entry for entry in waiting if names[id(entry)] & reached), waiting[0])
+            waiting.remove(entry)
+            if names[id(entry)] & reached:
+                reached |= names[id(entry)]
+            yield entry
 
     def _lay_out(self, entry: ParallelLoop, layout: Fragment) -> None:
         self.loop_layouts[id(entry.loop)] = layout
@@ -109,6 +133,14 @@ class _Inference:
 
     def _fix_accumulator(self, gemm: Gemm, layout: Fragment) -> None:
         name = gemm.accumulator.buffer.name
+        if name in self.given and self.fragments[name] != layout:
+            raise LoweringError(
+                f"{name} has a layout in which no gemm leaves its results",
+                location=gemm.location,
+                expected=f"the layout of the accumulator of {gemm.path.value if gemm.path else 'the gemm'}: {layout}",
+                got=f"{self.fragments[name]} from T.annotate_layout",
+                hint=f"leave {name} out of T.annotate_layout, or copy the result to a fragment with that layout",
+            )
         if self.fragments.setdefault(name, layout) != layout:
             raise LoweringError(
                 f"two gemms need {name} distributed over the threads in different ways",
@@ -116,8 +148,26 @@ class _Inference:
                 hint="give both the same policy and transposes that the same instructions take, or use two fragments",
             )
 
+    def _fix_operands(self, gemm: Gemm, threads: int) -> None:
+        """Operands in registers lie as the instruction wants them, or are converted in front of it."""
+        assert gemm.path is not None
+        wanted: dict[str, Fragment] = {}
+        if in_registers(gemm.a):
+            wanted["a"] = operand_fragment(gemm, threads, gemm.path)
+        if in_registers(gemm.b):
+            wanted["b"] = operand_b_fragment(gemm, threads)
+        for operand, layout in wanted.items():
+            name = getattr(gemm, operand).buffer.name
+            if self.fragments.setdefault(name, layout) != layout:
+                self.layouts.conversions.setdefault(id(gemm), {})[operand] = layout
+                reason = f"its layout is fixed, and operand {operand.upper()} of this gemm lies differently"
+                self.why.append(Why("infer_layouts", name, "goes through shared memory", reason, gemm.location))
+
     def _choose(self, entry: ParallelLoop, width: int) -> Fragment:
-        """The layout with the fewest non-local accesses; writes count double, since they cost two exchanges."""
+        """The user's (``loop_layout``), else the layout with the fewest bytes that go through shared memory."""
+        given = entry.loop.option("loop_layout")
+        if isinstance(given, Fragment):
+            return given
         candidates: list[Fragment] = []
         once = any(private_results(node) for node in walk(entry.loop.body))  # only one replica would have the result
         for access in sorted(entry.accesses, key=lambda access: not access.is_write):
@@ -127,15 +177,25 @@ class _Inference:
                 if candidate is not None and candidate not in candidates and (not once or candidate.is_exclusive):
                     candidates.append(candidate)
         candidates.append(free_layout(entry.loop.extents, entry.threads, width))
-        return min(candidates, key=lambda layout: self._cost(entry, layout))
+        costs: list[int] = []
+        for layout in candidates:
+            costs.append(self._cost(entry, layout))
+            if not costs[-1]:
+                return layout
+        return candidates[costs.index(min(costs))]
 
     def _cost(self, entry: ParallelLoop, layout: Fragment) -> int:
-        cost = 0
+        """Bytes of the exchanged fragments, once for each time that they cross: a copy of a fragment that is written is
+        made before and brought back after the loop, except for what the loop overwrites."""
+        crossings: dict[str, int] = {}
         for access in entry.accesses:
-            fragment = self.fragments.get(access.buffer.name)
-            if fragment is not None and register_map(access, entry.loop, layout, fragment) is None:
-                cost += 2 if access.is_write else 1
-        return cost
+            name = access.buffer.name
+            fragment = self.fragments.get(name)
+            if fragment is None or register_map(access, entry.loop, layout, fragment) is not None:
+                continue
+            times = 2 if access.is_write and not overwrites(entry.loop, access.buffer) else 1
+            crossings[name] = max(crossings.get(name, 0), times * access.buffer.elements * access.buffer.dtype.bits)
+        return sum(crossings.values())
 
     def _settle(self, entry: ParallelLoop, access: FragmentAccess, layout: Fragment) -> None:
         """Gives the access's fragment a layout if it has none; notes an exchange when the access is not local."""

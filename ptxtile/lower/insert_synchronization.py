@@ -1,10 +1,11 @@
 """Inserts the barriers and proxy fences that the memory accesses of a kernel need.
 
 Input: a gpu-stage program with placed shared memory, without barriers and fences except those that come with mbarrier
-initialisation. Output: the same with ``BarSync``, ``FenceProxyAsync``, ``FenceMbarrierInit`` and, where a kernel
-touches what its own TMA stores wrote, ``BulkWaitGroup``. Invariant: any two accesses to one byte by different threads,
-one of them a write, are ordered; an access through the other proxy comes after a fence; a barrier stands only where
-all threads of the CTA (or of the role) arrive; no barrier can be taken away.
+initialisation. Output: the same with ``BarSync``, ``FenceProxyAsync``, ``FenceMbarrierInit`` and, for TMA stores,
+``BulkWaitGroup``: before their source is written again or the kernel ends, and where a kernel touches what they wrote.
+Invariant: any two accesses to one byte by different threads, one of them a write, are ordered; an access through the
+other proxy comes after a fence; a barrier stands only where all threads of the CTA (or of the role) arrive; no barrier
+can be taken away.
 
 The walk (:mod:`ptxtile.lower.synchronization_walk`) finds the places; here its decisions are pruned and written down.
 The barrier of the whole CTA has id 0, a role's has an id of its own from 1 to 15. A barrier counts whole warps (PTX
@@ -20,13 +21,14 @@ from dataclasses import replace
 from ptxtile.errors import LoweringError, ResourceError
 from ptxtile.ir.access import statements_in
 from ptxtile.ir.gpu_ops import BarSync, BulkWaitGroup, FenceMbarrierInit, FenceProxyAsync
-from ptxtile.ir.manual_ops import BarArrive
+from ptxtile.ir.manual_ops import BarArrive, BarReduce
 from ptxtile.ir.program import Kernel, Program, Why
+from ptxtile.ir.rewrite import copy_with
 from ptxtile.ir.statements import For, If, Role, Seq, Specialized, Statement, While
 from ptxtile.lower.hazards import Decision, Path
 from ptxtile.lower.options import Options
 from ptxtile.lower.synchronization_facts import Facts
-from ptxtile.lower.synchronization_walk import Walk, find_decisions
+from ptxtile.lower.synchronization_walk import END, Walk, find_decisions, needs_a_barrier
 from ptxtile.target import Target
 
 NAMED_BARRIERS = 16
@@ -46,7 +48,9 @@ def run(program: Program, target: Target, options: Options) -> Program:
     kernels, records = [], []
     for kernel in program.kernels:
         walked = _decide(program, kernel)
-        body = _insert(kernel.body, (), walked, _Barriers(kernel))
+        barriers = _Barriers(kernel)
+        body = _insert(kernel.body, (), walked, barriers)
+        body = _insert_at_end(body, (), walked, barriers, None, kernel.body)
         kernels.append(replace(kernel, body=body) if body is not kernel.body else kernel)
         for _, decision in sorted(walked.decisions.items(), key=lambda item: _order(item[0])):
             for what, reason, location in decision.reasons:
@@ -66,7 +70,9 @@ def _decide(program: Program, kernel: Kernel) -> Walk:
     barriers = {path for path, decision in walked.decisions.items() if decision.barrier}
     if not facts.has_barriers_inside_loops or not 2 <= len(barriers) <= MAXIMUM_PRUNED:
         return walked  # without loops, placing each barrier as late as possible is minimal already
-    for path in sorted(barriers, key=_order):
+    for path in sorted(_doubtful(walked), key=_order):
+        if path not in barriers or needs_a_barrier(kernel, facts, _without_barrier(walked, path)):
+            continue
         fewer = find_decisions(kernel, facts, _only(walked, barriers - {path}))
         found = {place for place, decision in fewer.decisions.items() if decision.barrier}
         if found == barriers - {path}:
@@ -74,10 +80,35 @@ def _decide(program: Program, kernel: Kernel) -> Walk:
     return walked
 
 
+def _doubtful(walked: Walk) -> set[Path]:
+    """The barriers that one that was decided on later may have made superfluous."""
+    found = walked.barriers
+    return {
+        evidence.place
+        for number, evidence in enumerate(found)
+        if any(later.may_order(evidence) for later in found[number + 1 :])
+    }
+
+
+def _without_barrier(walked: Walk, path: Path) -> dict[Path, Decision]:
+    """The decisions of ``walked`` but for the barrier at ``path``."""
+    return {
+        place: replace(
+            decision,
+            barrier=decision.barrier and place != path,
+            waits=dict(decision.waits),
+            fences=set(decision.fences),
+        )
+        for place, decision in walked.decisions.items()
+    }
+
+
 def _only(walked: Walk, paths: set[Path]) -> dict[Path, Decision]:
     """The decisions of ``walked`` for barriers at ``paths``, without their fences, which the next walk finds again."""
     return {
-        path: Decision(barrier=True, reasons=[r for r in decision.reasons if "barrier" in r[0]])
+        path: Decision(
+            barrier=True, within=decision.within, reasons=[r for r in decision.reasons if "barrier" in r[0]]
+        )
         for path, decision in walked.decisions.items()
         if path in paths
     }
@@ -88,8 +119,27 @@ class _Barriers:
 
     def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
-        self._taken = {0} | {node.id for node in statements_in(kernel.body) if isinstance(node, (BarSync, BarArrive))}
+        named = (node for node in statements_in(kernel.body) if isinstance(node, (BarSync, BarArrive, BarReduce)))
+        self._taken = {0} | {node.id for node in named}
         self._of_role: dict[str, int] = {}
+        self._of_groups: dict[tuple[str, int], list[int]] = {}
+
+    def of_groups(self, role: Role | None, size: int) -> Statement:
+        """A barrier of each group of ``size`` threads of the role, or of the kernel: each with an id of its own."""
+        name, first, threads = "", 0, self._kernel.threads
+        if role is not None:
+            name, first, threads = role.name, role.first_thread, role.threads
+        if (name, size) not in self._of_groups:
+            free = [number for number in range(1, NAMED_BARRIERS) if number not in self._taken][: threads // size]
+            if len(free) < threads // size:
+                return self.get(role)
+            self._of_groups[name, size] = free
+            self._taken.update(free)
+        *others, last = self._of_groups[name, size]
+        result: Statement = BarSync(last, size)
+        for number, identifier in reversed(list(enumerate(others, start=1))):
+            result = If(self._kernel.thread.lt(first + number * size), BarSync(identifier, size), result)
+        return result
 
     def get(self, role: Role | None) -> BarSync:
         if role is None:
@@ -123,15 +173,16 @@ def _whole_warps(threads: int) -> int:
 
 def _statements(decision: Decision, barriers: _Barriers, role: Role | None, place: Statement) -> Iterator[Statement]:
     location = place.location
-    if decision.wait:
-        yield BulkWaitGroup(0, False, location=location)
+    for kind, groups in sorted(decision.waits.items()):
+        yield BulkWaitGroup(groups, kind == "read", location=location)
     for space in sorted(decision.fences):
         if space == "mbarrier_init":
             yield FenceMbarrierInit(location=location)
         else:
             yield FenceProxyAsync(space, location=location)
     if decision.barrier:
-        yield replace(barriers.get(role), location=location)
+        barrier = barriers.of_groups(role, decision.within) if decision.within else barriers.get(role)
+        yield copy_with(barrier, {"location": location})
 
 
 def _insert(node: Statement, path: Path, walked: Walk, barriers: _Barriers, role: Role | None = None) -> Statement:
@@ -151,18 +202,29 @@ def _insert(node: Statement, path: Path, walked: Walk, barriers: _Barriers, role
     return inside
 
 
+def _insert_at_end(
+    body: Statement, path: Path, walked: Walk, barriers: _Barriers, role: Role | None, place: Statement
+) -> Statement:
+    """``body`` of the loop or role ``place`` (or the kernel's own), with what was decided for its end."""
+    end = walked.decisions.get((*path, END))
+    if end is None:
+        return body
+    kept = body.statements if isinstance(body, Seq) else (body,)
+    return Seq((*kept, *_statements(end, barriers, role, place)))
+
+
 def _insert_inside(node: Statement, path: Path, walked: Walk, barriers: _Barriers, role: Role | None) -> Statement:
     match node:
         case BarSync(0, _) if role is not None:  # the user's T.sync_threads(): the role's threads meet
             return replace(barriers.get(role), location=node.location)
+        case BarReduce(id=0) if role is not None:
+            barrier = barriers.get(role)
+            return replace(node, id=barrier.id, threads=barrier.threads)
         case Seq():
             return _insert(node, path, walked, barriers, role)
         case For() | While():
             body = _insert(node.body, (*path, "body"), walked, barriers, role)
-            end = walked.decisions.get((*path, "end"))
-            if end is not None:
-                kept = body.statements if isinstance(body, Seq) else (body,)
-                body = Seq((*kept, *_statements(end, barriers, role, node)))
+            body = _insert_at_end(body, path, walked, barriers, role, node)
             return node if body is node.body else replace(node, body=body)
         case If():
             then = _insert(node.then, (*path, "then"), walked, barriers, role)
@@ -175,6 +237,7 @@ def _insert_inside(node: Statement, path: Path, walked: Walk, barriers: _Barrier
             roles = []
             for position, inner in enumerate(node.roles):
                 body = _insert(inner.body, (*path, position), walked, barriers, inner)
+                body = _insert_at_end(body, (*path, position), walked, barriers, inner, inner)
                 roles.append(inner if body is inner.body else replace(inner, body=body))
             same = all(a is b for a, b in zip(roles, node.roles, strict=True))
             return node if same else replace(node, roles=tuple(roles))

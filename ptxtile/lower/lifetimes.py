@@ -3,9 +3,10 @@
 Statements are numbered in program order. A storage lives from its first access to its last, and through the whole of a
 loop unless every iteration writes what it reads. What some threads run while others do not counts as one moment: no
 barrier can stand in it, so nothing in it can be over before something else in it begins. A TMA store reads until the
-wait that retires it. Roles run at the same time: inside a ``Specialized`` each role has a clock of its own, and a
-storage of several roles lives in all of it, except a *one-shot hand-over*: one role only loads it by TMA, once, and
-another waits for that and uses it; such a storage lives in the clock of its user.
+program's own wait for it; without one it may *linger*, to the end and through the loops around it, or be over at once,
+and whoever gets the memory next waits for it. Roles run at the same time: inside a ``Specialized`` each role has a
+clock of its own, and a storage of several roles lives in all of it, except a *one-shot hand-over*: one role only loads
+it by TMA, once, and another waits for that and uses it; such a storage lives in the clock of its user.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from ptxtile.ir.rewrite import buffers_of, walk
 from ptxtile.ir.statements import Allocate, Break, Continue, For, If, Let, Role, Seq, Specialized, Statement, While
 from ptxtile.ir.tensor_core_ops import WgmmaWaitGroup
 from ptxtile.lower.uniformity import Uniformity
+from ptxtile.records import record
 
 if TYPE_CHECKING:
     import numpy as np
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
 BEFORE, AFTER = float("-inf"), float("inf")
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Lifetime:
     """Positions from ``start`` to ``end``, both included, on the kernel's clock; ``role`` and its own interval where
     all of the storage's accesses inside a Specialized belong to one role (``specialized``: that statement's
@@ -81,6 +83,7 @@ class _Loop:
     end: int = 0
     allocated: set[str] = field(default_factory=set)
     in_flight_at_end: set[str] = field(default_factory=set)
+    storing_at_end: set[str] = field(default_factory=set)
 
 
 class _Divergence:
@@ -121,9 +124,11 @@ class _Divergence:
 
 
 class Lifetimes:
-    """The lifetimes of a kernel's SHARED storages, by name."""
+    """When the contents of a kernel's SHARED storages matter."""
 
     def __init__(self, program: Program, kernel: Kernel) -> None:
+        self._stores_linger = True
+        self._waits_for_stores = any(isinstance(n, gpu_ops.BulkWaitGroup) for n in statements_in(kernel.body))
         self._clock = 0
         self._divergence = _Divergence(kernel, kernel_context(program, kernel))
         self._divergent = False
@@ -135,9 +140,29 @@ class Lifetimes:
         self._storing: set[str] = set()  # storages that TMA stores may still be reading
         self._loading: set[str] = set()  # storages that TMA loads or cp.async may still be writing
         self._multiplying: set[str] = set()  # storages that wgmma may still be reading
+        multicast = (n for n in statements_in(kernel.body) if isinstance(n, gpu_ops.TmaLoad) and n.multicast is not None)
+        self._from_peers = {load.shared.storage.name for load in multicast}
+        """Storages that other CTAs of the cluster write, as soon as they get that far."""
         self._walk(kernel.body, kernel_context(program, kernel), ())
-        self._never_retired = self._storing | self._multiplying
-        self.of = {name: self._lifetime(name) for name in self._uses}
+
+    @property
+    def depend_on_stores(self) -> bool:
+        """Whether a TMA store is left at the end of a loop or of the kernel that the program does not wait for by
+        itself."""
+        left = bool(self._storing) or any(loop.storing_at_end for loop in self._loops.values())
+        return left and not self._waits_for_stores
+
+    def of(self, *, stores_linger: bool) -> dict[str, Lifetime]:
+        """The lifetimes by name."""
+        self._stores_linger = stores_linger or self._waits_for_stores
+        found = {name: self._lifetime(name) for name in self._uses}
+        early = {name: replace(found[name], start=BEFORE, role_start=BEFORE) for name in self._from_peers & set(found)}
+        return found | early
+
+    @property
+    def _never_retired(self) -> set[str]:
+        return self._multiplying | (self._storing if self._stores_linger else set())
+
 
     # -- collecting uses -------------------------------------------------------------------------------------------
 
@@ -191,7 +216,8 @@ class Lifetimes:
         self._walk(node.body, inner, loops)
         self._clock += 1
         self._loops[number].end = self._clock
-        self._loops[number].in_flight_at_end = self._storing | self._loading | self._multiplying
+        self._loops[number].storing_at_end = set(self._storing)
+        self._loops[number].in_flight_at_end = self._loading | self._multiplying
 
     def _walk_roles(self, roles: tuple[Role, ...], context: Context, loops: tuple[int, ...]) -> None:
         outer_storing, self._specialized = set(self._storing), self._clock
@@ -284,7 +310,7 @@ class Lifetimes:
     def _carried(self, name: str, number: int) -> bool:
         """Whether the contents may matter from one iteration of a loop to the next, or after an early exit."""
         loop, uses = self._loops[number], self._uses[name]
-        if name in loop.in_flight_at_end:
+        if name in loop.in_flight_at_end or (self._stores_linger and name in loop.storing_at_end):
             return True
         if any(number not in use.loops for use in uses):
             return True

@@ -20,11 +20,12 @@ from ptxtile.ir.layouts import Fragment
 from ptxtile.ir.names import NameSupply
 from ptxtile.ir.program import Kernel, Program
 from ptxtile.ir.rewrite import Rewriter, children, copy_with, free_variables, has_load, map_children, substitute
-from ptxtile.ir.statements import Allocate, For, If, LoopKind, ParallelFor, Role, Statement, Store
+from ptxtile.ir.statements import Allocate, For, If, LoopKind, ParallelFor, Role, Statement, Store, seq
 from ptxtile.ir.tensor_core_ops import WgmmaWaitGroup
-from ptxtile.ir.tile_ops import Gemm, Region
+from ptxtile.ir.tile_ops import Gemm, MatrixStore, Region
 from ptxtile.ir.types import int32
 from ptxtile.lower.fragment_maps import Axis, FragmentAccess, register_map
+from ptxtile.lower.matrix_stores import matrix_form
 from ptxtile.lower.options import Options
 from ptxtile.lower.parallel_loops import fragment_accesses
 from ptxtile.lower.scopes import ScopedRewriter, analyzer_for
@@ -90,11 +91,17 @@ class _LoopLowering(ScopedRewriter):
 
     def rewrite_Gemm(self, node: Gemm) -> Statement:
         registers = self._register(node.accumulator.buffer)
-        return copy_with(node, {"accumulator": Region(registers, (constant(0),), registers.static_shape)})
+        changes = {"accumulator": Region(registers, (constant(0),), registers.static_shape)}
+        for name, operand in (("a", node.a), ("b", node.b)):
+            if operand.buffer.scope is Scope.FRAGMENT:
+                changes[name] = Region(self._register(operand.buffer), operand.starts, operand.extents)
+        return copy_with(node, changes)
 
     def rewrite_WgmmaWaitGroup(self, node: WgmmaWaitGroup) -> Statement:
-        registers = tuple(self._register(b) if b.scope is Scope.FRAGMENT else b for b in node.accumulators)
-        return copy_with(node, {"accumulators": registers})
+        def registers(buffers: tuple[Buffer, ...]) -> tuple[Buffer, ...]:
+            return tuple(self._register(b) if b.scope is Scope.FRAGMENT else b for b in buffers)
+
+        return copy_with(node, {"accumulators": registers(node.accumulators), "fragments": registers(node.fragments)})
 
     def expression(self, node: Expr) -> Expr:
         """Fragments used as scalars are replicated: their registers are numbered like their elements."""
@@ -116,6 +123,8 @@ class _LoopLowering(ScopedRewriter):
         thread: Expr = self.kernel.thread
         if self.first_thread:
             thread = thread - self.first_thread
+        if loop.option("matrices"):
+            return self._store_matrices(loop, layout, thread)
         counters = [Var(self.names.fresh("v" if d == 1 else "r"), int32) for _, d in layout.value.modes]
         with self.analyzer.scope():
             for counter, (count, _) in zip(counters, layout.value.modes, strict=True):
@@ -132,6 +141,45 @@ class _LoopLowering(ScopedRewriter):
         if guard is not None:
             body = If(guard, body, location=loop.location)
         return self._nest(counters, layout, body, uses_registers=bool(self._accesses(loop)), location=loop.location)
+
+    def _store_matrices(self, loop: ParallelFor, layout: Fragment, thread: Expr) -> Statement:
+        """The loop's values, two or four matrices of a warp at a time, and the stores of these: what
+        ``select_matrix_stores`` decided."""
+        form, where = matrix_form(layout), loop.location
+        assert form is not None and isinstance(loop.body, Store), "select_matrix_stores chooses such loops"
+        at_once, modes = form.count // 2, layout.value.modes
+        counters = [Var(self.names.fresh("r"), int32) for _ in modes]
+        *pairs, half, column = counters
+        part = Var(self.names.fresh("p"), int32)
+        # pairs of matrices are counted by `pairs`, whose last one becomes `at_once` of them in one instruction
+        within = {pairs[-1].name: pairs[-1] * at_once + part} if pairs and at_once > 1 else {}
+        rows = form.rows(transposed=loop.option("matrices") == "columns")
+        with self.analyzer.scope():
+            for counter, (count, _) in zip(counters, modes, strict=True):
+                self.analyzer.bind(counter, 0, count - 1)
+            element = self._point(loop, layout, thread, tuple(counters))
+            row = self._point(loop, rows, thread, tuple(pairs) if pairs else (constant(0),))
+            store = self._localized(loop, layout, counters)
+        assert isinstance(store, Store)
+        shared = store.buffer
+        lanes = allocate(self.names.fresh(f"{shared.name}_matrices"), Scope.REGISTER, shared.dtype, (form.count * 2,))
+        place = part * 4 + half * 2 + column if at_once > 1 else half * 2 + column
+        value = substitute(substitute(store.value, element), within)
+        body: Statement = Store(lanes, (place,), value, location=where)
+        body = _loop(half, 2, LoopKind.UNROLLED, _loop(column, 2, LoopKind.VECTORIZED, body, where), where)
+        body = _loop(part, at_once, LoopKind.UNROLLED, body, where) if at_once > 1 else body
+        indices = tuple(substitute(index, row) for index in store.indices)
+        transposed = loop.option("matrices") == "columns"
+        matrices = MatrixStore(lanes, constant(0), shared, indices, form.count, transposed, location=where)
+        body = seq(Allocate(lanes), body, matrices)
+        for counter, (count, _) in reversed(list(zip(pairs, rows.value.modes, strict=False))):
+            body = _loop(counter, count, LoopKind.UNROLLED, body, where)
+        return body
+
+    def _point(self, loop: ParallelFor, layout: Fragment, thread: Expr, counters: tuple) -> dict[str, Expr]:
+        """The loop variables where ``thread`` is at ``counters``."""
+        coordinates = (simplify_expression(as_expr(c), self.analyzer) for c in layout.coordinates(thread, counters))
+        return {var.name: coordinate for var, coordinate in zip(loop.vars, coordinates, strict=True)}
 
     def _accesses(self, loop: ParallelFor) -> list[FragmentAccess]:
         return fragment_accesses(loop, tuple(self.enclosing))

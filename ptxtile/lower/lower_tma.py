@@ -11,9 +11,10 @@ from dataclasses import replace
 from itertools import product
 from typing import Any
 
+from ptxtile.ir.atomic_ops import TMA_REDUCTIONS
 from ptxtile.ir.buffers import Buffer, Scope
 from ptxtile.ir.expressions import Expr, as_expr, cast, constant, constant_value
-from ptxtile.ir.gpu_ops import BulkCommitGroup, BulkWaitGroup, PrefetchTensorMap, TmaLoad, TmaStore
+from ptxtile.ir.gpu_ops import BulkCommitGroup, PrefetchTensorMap, TmaLoad, TmaStore
 from ptxtile.ir.layouts import SharedLayout
 from ptxtile.ir.names import NameSupply
 from ptxtile.ir.program import Kernel, Program
@@ -23,8 +24,8 @@ from ptxtile.ir.tile_ops import Copy, Region, TmaCopy
 from ptxtile.ir.types import int32
 from ptxtile.launch_record import TensorMapRecord
 from ptxtile.lower.options import Options
-from ptxtile.lower.select_paths import MAXIMUM_BOX
 from ptxtile.lower.sizes import as_size
+from ptxtile.lower.tma_rules import MAXIMUM_BOX
 from ptxtile.target import Target
 
 WARP = 32
@@ -46,9 +47,10 @@ class _TensorMaps:
         self.names = names
         self.records: dict[tuple, TensorMapRecord] = {}
 
-    def record(self, buffer: Buffer, box: tuple[int, ...], swizzle: int) -> str:
-        """The name of the record for boxes of ``box`` (outermost first) of ``buffer``."""
-        key = (buffer.name, box, swizzle)
+    def record(self, buffer: Buffer, box: tuple[int, ...], swizzle: int, element: str) -> str:
+        """The name of the record for boxes of ``box`` (outermost first) of ``buffer``, as elements of type
+        ``element``."""
+        key = (buffer.name, box, swizzle, element)
         if key not in self.records:
             itemsize = buffer.dtype.itemsize
             strides = [as_size(as_expr(stride) * itemsize) for stride in reversed(buffer.strides[:-1])]
@@ -57,7 +59,7 @@ class _TensorMaps:
             self.records[key] = TensorMapRecord(
                 name=self.names.fresh(f"{buffer.name}_map"),
                 tensor=buffer.storage.name,
-                dtype=buffer.dtype.name,
+                dtype=element,
                 dimensions=tuple(as_size(size) for size in reversed(buffer.shape)),
                 strides=tuple(strides),
                 box=tuple(reversed(box)),
@@ -89,33 +91,38 @@ class _Lowering:
     def _load(self, copy: TmaCopy) -> Statement:
         if copy.source.buffer.scope is Scope.SHARED:
             return self._issue_store(copy)
+        assert copy.barrier is not None and copy.index is not None, "a load completes on a barrier"
         name, pieces = self._pieces(copy.source, copy.destination)
         shared = copy.destination.buffer
         return seq(
             *(
-                TmaLoad(name, coordinates, shared, offset, copy.barrier, copy.index, location=copy.location)
+                TmaLoad(
+                    name, coordinates, shared, offset, copy.barrier, copy.index, copy.multicast, location=copy.location
+                )
                 for coordinates, offset in pieces
             )
         )
 
     def _issue_store(self, copy: TmaCopy) -> Statement:
-        """The user's own store: nobody waits for its group here."""
+        """A store of the user's own, or of a part of an epilogue."""
         name, pieces = self._pieces(copy.destination, copy.source)
         shared = copy.source.buffer
         stores = (TmaStore(name, where, shared, offset, location=copy.location) for where, offset in pieces)
         return seq(*stores, BulkCommitGroup(location=copy.location))
 
     def _store(self, copy: Copy) -> Statement:
-        """One thread stores and waits until shared memory has been read; the data is on its way to global memory
-        then."""
-        name, pieces = self._pieces(copy.destination, copy.source)
+        """One thread stores. The wait stands where shared memory is written again (``insert_synchronization``)."""
+        name, pieces = self._pieces(copy.destination, copy.source, copy.operator)
         shared = copy.source.buffer
-        stores = [TmaStore(name, where, shared, offset, location=copy.location) for where, offset in pieces]
-        wait = BulkWaitGroup(0, True, (shared,), location=copy.location)
+        stores = [
+            TmaStore(name, where, shared, offset, copy.operator, location=copy.location) for where, offset in pieces
+        ]
         elected = self.kernel.thread.eq(self.first_thread)
-        return If(elected, seq(*stores, BulkCommitGroup(location=copy.location), wait), location=copy.location)
+        return If(elected, seq(*stores, BulkCommitGroup(location=copy.location)), location=copy.location)
 
-    def _pieces(self, outer: Region, inner: Region) -> tuple[str, list[tuple[tuple[Expr, ...], Expr]]]:
+    def _pieces(
+        self, outer: Region, inner: Region, operator: str = ""
+    ) -> tuple[str, list[tuple[tuple[Expr, ...], Expr]]]:
         """The tensor map and, for each instruction, its coordinates (innermost first) and its offset in shared
         memory."""
         shared = inner.buffer
@@ -125,7 +132,10 @@ class _Lowering:
         if layout is not None:
             span = layout.span
             box = (*box[:-1], min(box[-1], _box_columns(layout)))
-        name = self.maps.record(outer.buffer, box, span)
+        element = outer.buffer.dtype.name
+        name = self.maps.record(
+            outer.buffer, box, span, TMA_REDUCTIONS[operator][element] if operator else element
+        )
         start = _region_offset(inner)
         pieces = []
         for corner in product(*(range(0, extent, size) for extent, size in zip(outer.extents, box, strict=True))):

@@ -2,7 +2,8 @@
 
 Input: thread stage, shared layouts chosen. Output: thread stage without tile-level Gemm. A gemm is one group: fence,
 the instructions of all row tiles and k steps, commit, wait. The descriptors follow from the operands' layouts: columns
-of boxes as wide as the swizzle, K-major or (16-bit types) M- or N-major.
+of boxes as wide as the swizzle, K-major or (16-bit types) M- or N-major. A may lie in registers, which then go into the
+wait too, so that they live until the multiplications have read them.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from ptxtile.ir.buffers import Buffer
-from ptxtile.ir.expressions import Expr, SharedAddress, Var, as_expr, cast, constant
+from ptxtile.ir.buffers import Buffer, Scope
+from ptxtile.ir.expressions import Expr, SharedAddress, Var, as_expr, cast, constant, logical_not
 from ptxtile.ir.layouts import SharedLayout
 from ptxtile.ir.names import NameSupply
 from ptxtile.ir.program import Kernel, Program
@@ -26,9 +27,17 @@ from ptxtile.ir.tensor_core_ops import (
     matrix_descriptor,
 )
 from ptxtile.ir.tile_ops import Gemm, GemmPath, Region
-from ptxtile.ir.types import bool_, int32, uint64
-from ptxtile.lower.gemm_geometry import WARPGROUP, WGMMA_ROWS, dtype_names, grid_of, instruction_columns
+from ptxtile.ir.types import bool_, int32, parse_dtype, uint64
+from ptxtile.lower.gemm_geometry import (
+    WARPGROUP,
+    WGMMA_ROWS,
+    dtype_names,
+    grid_of,
+    in_registers,
+    instruction_columns,
+)
 from ptxtile.lower.options import Options
+from ptxtile.lower.plan_registers import launch_registers
 from ptxtile.lower.scopes import ScopedRewriter, analyzer_for
 from ptxtile.lower.simplify import simplify_expression
 from ptxtile.target import Target
@@ -63,7 +72,8 @@ class _Lowering(ScopedRewriter):
         first, threads = self.group
         grid = grid_of(gemm, threads, GemmPath.WGMMA)
         dtypes = dtype_names(gemm)
-        width = instruction_columns(gemm, grid, dtypes) if grid else None
+        registers = launch_registers(self.kernel.threads, max(self.kernel.min_blocks, 1))
+        width = instruction_columns(gemm, grid, dtypes, registers) if grid else None
         assert grid is not None and width is not None, "select_gemm_paths chose a path that fits"
         thread: Expr = self.kernel.thread - first if first else self.kernel.thread
         warpgroup = thread // WARPGROUP
@@ -71,42 +81,47 @@ class _Lowering(ScopedRewriter):
         column = warpgroup % grid.columns * (gemm.n // grid.columns)
         lets: list[Statement] = []
         steps: list[Statement] = []
+        depth, _ = WGMMA_SHAPES[dtypes]
         for tile in range(gemm.m // (WGMMA_ROWS * grid.rows)):
-            a = self._descriptor(gemm.a, row + tile * WGMMA_ROWS * grid.rows, gemm.transpose_a, lets)
+            if in_registers(gemm.a):
+                a: Var | int = tile * WGMMA_ROWS * gemm.k // WARPGROUP
+            else:
+                a = self._descriptor(gemm.a, row + tile * WGMMA_ROWS * grid.rows, gemm.transpose_a, lets)
             for part in range(gemm.n // grid.columns // width):
                 b = self._descriptor(gemm.b, column + part * width, not gemm.transpose_b, lets)
                 offset = (tile * (gemm.n // grid.columns) + part * width) // 2
-                steps += self._steps(gemm, a, b, width, offset, WGMMA_SHAPES[dtypes][0])
-        accumulator = gemm.accumulator.buffer
-        wait = WgmmaWaitGroup(gemm.pending, (accumulator,), (gemm.a.buffer, gemm.b.buffer), location=gemm.location)
-        commit = WgmmaCommitGroup(location=gemm.location)
-        return seq(*lets, WgmmaFence(location=gemm.location), *steps, commit, wait)
+                steps += [self._step(gemm, a, b, width, offset, k, depth) for k in range(0, gemm.k, depth)]
+        where = gemm.location
+        read = [operand.buffer for operand in (gemm.a, gemm.b)]
+        shared = tuple(buffer for buffer in read if buffer.scope is Scope.SHARED)
+        fragments = tuple(buffer for buffer in read if buffer.scope is not Scope.SHARED)
+        wait = WgmmaWaitGroup(gemm.pending, (gemm.accumulator.buffer,), shared, fragments, location=where)
+        return seq(*lets, WgmmaFence(location=where), *steps, WgmmaCommitGroup(location=where), wait)
 
-    def _steps(
-        self, gemm: Gemm, a: Var, b: Var, width: int, offset: int, depth: int
-    ) -> list[Statement]:
-        """The instructions along K for one 64×width tile."""
-        result: list[Statement] = []
-        for k in range(0, gemm.k, depth):
-            result.append(
-                Wgmma(
-                    accumulator=gemm.accumulator.buffer,
-                    accumulator_offset=constant(offset),
-                    n=width,
-                    k=depth,
-                    dtype_a=gemm.a.buffer.dtype,
-                    dtype_b=gemm.b.buffer.dtype,
-                    shared_b=gemm.b.buffer,
-                    descriptor_b=advanced_descriptor(b, _step_bytes(gemm.b, k, not gemm.transpose_b)),
-                    shared_a=gemm.a.buffer,
-                    descriptor_a=advanced_descriptor(a, _step_bytes(gemm.a, k, gemm.transpose_a)),
-                    transpose_a=gemm.transpose_a,
-                    transpose_b=not gemm.transpose_b,
-                    accumulate=constant(not (gemm.clear and k == 0), bool_),
-                    location=gemm.location,
-                )
-            )
-        return result
+    def _step(self, gemm: Gemm, a: Var | int, b: Var, width: int, offset: int, k: int, depth: int) -> Wgmma:
+        """The instruction from column ``k`` on for one 64×width tile. ``a``: a descriptor, or the first element in
+        registers."""
+        dtype_a, dtype_b, _ = (parse_dtype(name) for name in dtype_names(gemm))
+        operand_a: dict[str, Any]
+        if isinstance(a, int):
+            operand_a = {"a": gemm.a.buffer, "a_offset": constant(a + WGMMA_ROWS * k // WARPGROUP)}
+        else:
+            descriptor = advanced_descriptor(a, _step_bytes(gemm.a, k, gemm.transpose_a))
+            operand_a = {"shared_a": gemm.a.buffer, "descriptor_a": descriptor, "transpose_a": gemm.transpose_a}
+        return Wgmma(
+            accumulator=gemm.accumulator.buffer,
+            accumulator_offset=constant(offset),
+            n=width,
+            k=depth,
+            dtype_a=dtype_a,
+            dtype_b=dtype_b,
+            shared_b=gemm.b.buffer,
+            descriptor_b=advanced_descriptor(b, _step_bytes(gemm.b, k, not gemm.transpose_b)),
+            transpose_b=not gemm.transpose_b,
+            accumulate=_accumulates(gemm) if k == 0 else constant(True, bool_),
+            location=gemm.location,
+            **operand_a,
+        )
 
     def _descriptor(self, region: Region, first: Expr, mn_major: bool, lets: list[Statement]) -> Var:
         """Binds the descriptor of the operand's tile that starts at row (or column) ``first`` of M or N and at k =
@@ -123,14 +138,22 @@ class _Lowering(ScopedRewriter):
         return var
 
 
+def _accumulates(gemm: Gemm) -> Expr:
+    """Whether the first instruction adds to the accumulator that it finds."""
+    return logical_not(gemm.clear_if) if gemm.clear_if is not None else constant(not gemm.clear, bool_)
+
+
 def _layout(buffer: Buffer) -> SharedLayout:
     assert isinstance(buffer.layout, SharedLayout), "choose_shared_layouts arranges the operands of wgmma"
     return buffer.layout
 
 
 def _span_stride(buffer: Buffer, layout: SharedLayout) -> int:
-    """Bytes from one span of the swizzle to the next along the last dimension."""
-    return layout.layout.stride[-1][0] * buffer.dtype.itemsize
+    """Bytes from one span of the swizzle to the next along the last dimension; of a single one, the span."""
+    columns = layout.span // buffer.dtype.itemsize
+    if buffer.static_shape[-1] == columns:
+        return layout.span
+    return int(layout.layout((*[0] * (buffer.rank - 1), columns))) * buffer.dtype.itemsize
 
 
 def _step_bytes(region: Region, k: int, mn_major: bool) -> int:

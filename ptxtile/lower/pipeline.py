@@ -7,7 +7,6 @@ written in :data:`ORDER` and checked when this module is first used.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from ptxtile.ir.program import Program
 from ptxtile.lower import (
@@ -28,24 +27,32 @@ from ptxtile.lower import (
     inline_indices,
     insert_synchronization,
     legalize,
+    lower_async_copies,
     lower_loops,
     lower_mma,
     lower_tma,
     lower_wgmma,
+    order_grid_barriers,
     place_shared_memory,
+    plan_async_copies,
     plan_loads,
+    plan_registers,
     resolve_fragment_views,
+    schedule_pipelines,
     select_gemm_paths,
+    select_matrix_stores,
     select_paths,
     simplify,
     specialize_warps,
+    stage_epilogues,
     vectorize_loops,
 )
 from ptxtile.lower.options import Options
+from ptxtile.records import record
 from ptxtile.target import Target
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Pass:
     """``stage`` is the heading under which ``inspect --passes`` shows it (DESIGN: the road of a kernel)."""
 
@@ -60,8 +67,11 @@ PASSES: tuple[Pass, ...] = (
     Pass("simplify_tiles", "legalize", simplify.run),
     Pass("select_paths", "select paths", select_paths.run),
     Pass("select_gemm_paths", "select paths", select_gemm_paths.run),
+    Pass("schedule_pipelines", "plan pipelines, specialize warps", schedule_pipelines.run),
     Pass("specialize_warps", "plan pipelines, specialize warps", specialize_warps.run),
+    Pass("plan_async_copies", "plan pipelines, specialize warps", plan_async_copies.run),
     Pass("plan_loads", "plan pipelines, specialize warps", plan_loads.run),
+    Pass("stage_epilogues", "plan pipelines, specialize warps", stage_epilogues.run),
     Pass("expand_copies", "infer layouts", expand_copies.run),
     Pass("inline_indices", "infer layouts", inline_indices.run),
     Pass("guard_bounds", "infer layouts", guard_bounds.run),
@@ -70,12 +80,15 @@ PASSES: tuple[Pass, ...] = (
     Pass("agree_on_conditions", "infer layouts", agree_on_conditions.run),
     Pass("resolve_fragment_views", "infer layouts", resolve_fragment_views.run),
     Pass("infer_layouts", "infer layouts", infer_layouts.run),
+    Pass("select_matrix_stores", "select paths", select_matrix_stores.run),
     Pass("lower_loops", "lower tile ops", lower_loops.run),
-    Pass("lower_mma", "lower tile ops", lower_mma.run),
     Pass("vectorize_loops", "lower tile ops", vectorize_loops.run),
     Pass("choose_shared_layouts", "infer layouts", choose_shared_layouts.run),
+    Pass("lower_async_copies", "lower tile ops", lower_async_copies.run),
+    Pass("lower_mma", "lower tile ops", lower_mma.run),
     Pass("lower_wgmma", "lower tile ops", lower_wgmma.run),
     Pass("lower_tma", "lower tile ops", lower_tma.run),
+    Pass("order_grid_barriers", "lower tile ops", order_grid_barriers.run),
     Pass("flatten_buffers", "lower tile ops", flatten_buffers.run),
     Pass("simplify_gpu", "lower tile ops", simplify.run),
     Pass("contract_fma", "lower tile ops", contract_fma.run),
@@ -84,17 +97,29 @@ PASSES: tuple[Pass, ...] = (
     Pass("hand_over_buffers", "place memory and synchronization", hand_over_buffers.run),
     Pass("place_shared_memory", "place memory and synchronization", place_shared_memory.run),
     Pass("insert_synchronization", "place memory and synchronization", insert_synchronization.run),
+    Pass("plan_registers", "finish", plan_registers.run),
     Pass("complete_launch", "finish", complete_launch.run),
 )
 
 ORDER: tuple[tuple[str, str, str], ...] = (
+    ("select_paths", "schedule_pipelines", "which copies run ahead depends on how they are carried out"),
+    ("schedule_pipelines", "specialize_warps", "loops whose order is given need no plan"),
     ("select_paths", "specialize_warps", "only copies on the TMA path can move to a producer"),
+    ("specialize_warps", "plan_async_copies", "copies that a producer loads need no pipeline of their own"),
+    ("plan_async_copies", "plan_loads", "copies on the TMA path without a producer run ahead with cp.async"),
+    ("choose_shared_layouts", "lower_async_copies", "the copies write where the tile's arrangement puts them"),
+    ("lower_async_copies", "lower_tma", "what is left of copies are the stores of TMA"),
     ("specialize_warps", "plan_loads", "loads without a role are issued by the threads that wait for them"),
+    ("select_gemm_paths", "stage_epilogues", "what a tensor core leaves in the registers is worth staging"),
+    ("plan_loads", "stage_epilogues", "staging tiles take what the versions of the loaded tiles leave"),
+    ("stage_epilogues", "expand_copies", "the parts of a staged copy are copies themselves"),
     ("plan_loads", "expand_copies", "TMA loads must not become loops"),
     ("expand_copies", "guard_bounds", "the loops of copies need guards like the user's"),
     ("inline_indices", "guard_bounds", "guards, widths and layouts look at indices, not at names of them"),
     ("guard_bounds", "infer_layouts", "vector widths depend on which guards remain"),
     ("infer_layouts", "lower_loops", "a loop is split by its layout"),
+    ("infer_layouts", "select_matrix_stores", "only loops in the layout of an accumulator hold matrices"),
+    ("select_matrix_stores", "lower_loops", "such a loop is split into matrices"),
     ("elect_stores", "agree_on_conditions", "which threads store must not depend on what one of them announces"),
     ("agree_on_conditions", "infer_layouts", "exchanges through shared memory need barriers inside of conditions"),
     ("expand_copies", "resolve_fragment_views", "copies of views are loops over their accesses by then"),
@@ -102,16 +127,18 @@ ORDER: tuple[tuple[str, str, str], ...] = (
     ("vectorize_loops", "choose_shared_layouts", "bank conflicts depend on the width of the accesses"),
     ("choose_shared_layouts", "lower_tma", "boxes follow the arrangement of the tile"),
     ("select_gemm_paths", "infer_layouts", "tensor cores fix where their accumulator lies"),
-    ("lower_mma", "vectorize_loops", "operand fragments are loaded with vector accesses"),
+    ("choose_shared_layouts", "lower_mma", "the rows of ldmatrix lie where the operands' arrangement puts them"),
     ("choose_shared_layouts", "lower_wgmma", "descriptors describe the operands' arrangement"),
     ("lower_loops", "vectorize_loops", "lanes are loops of one thread"),
     ("vectorize_loops", "flatten_buffers", "contiguity is visible on logical indices"),
     ("simplify_gpu", "contract_fma", "a product that a scalar named once belongs to the sum that uses it"),
     ("contract_fma", "expand_math", "the functions of the language are contracted by hand"),
+    ("lower_tma", "order_grid_barriers", "only what TMA does needs waits and fences of its own"),
     ("lower_tma", "hand_over_buffers", "what a barrier hands over is what TMA loads onto it"),
     ("hand_over_buffers", "place_shared_memory", "a tile lives until the wait that retires it"),
     ("flatten_buffers", "place_shared_memory", "lifetimes and hazards are about bytes"),
     ("place_shared_memory", "insert_synchronization", "merged buffers create hazards of their own"),
+    ("place_shared_memory", "plan_registers", "shared memory decides how many CTAs a multiprocessor holds"),
     ("insert_synchronization", "complete_launch", "the launch record comes last"),
 )
 """(earlier, later, reason)."""

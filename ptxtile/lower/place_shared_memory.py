@@ -3,7 +3,8 @@
 Input: a gpu-stage program whose SHARED and BARRIER storages have no offset. Output: the same with offsets everywhere
 and ``kernel.shared_bytes`` set. Invariant: storages whose lifetimes (:mod:`ptxtile.lower.lifetimes`) overlap share no
 byte; barrier storages share no byte with anything, and come last. Storages that share bytes may need barriers between
-their users: ``insert_synchronization`` runs afterwards and sees byte addresses.
+their users: ``insert_synchronization`` runs afterwards and sees byte addresses. What a TMA store reads is left to it
+for as long as it takes, so that nobody has to wait for it, unless that costs a resident block.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from ptxtile.ir.program import Kernel, Program, Why
 from ptxtile.ir.rewrite import Rewriter, buffers_of, walk
 from ptxtile.ir.statements import Allocate
 from ptxtile.lower.lifetimes import Lifetime, Lifetimes
+from ptxtile.lower.occupancy import resident_blocks
 from ptxtile.lower.options import Options
 from ptxtile.target import Target
 
@@ -51,21 +53,42 @@ def run(program: Program, target: Target, options: Options) -> Program:
     kernels, records = [], []
     for kernel in program.kernels:
         items, barriers = _collect(kernel)
-        lifetimes = Lifetimes(program, kernel).of
-        for item in items:
-            item.lifetime = lifetimes.get(item.storage.name)
-        records += _place(kernel, items)
-        total = max((item.end for item in items if item.lifetime is not None), default=0)
-        for item in barriers:
-            item.offset = _aligned(total, item.alignment)
-            total = item.end
+        lifetimes = Lifetimes(program, kernel)
+        notes, total = _place_all(kernel, items, barriers, lifetimes.of(stores_linger=False))
+        if lifetimes.depend_on_stores:
+            apart, more = _place_all(kernel, items, barriers, lifetimes.of(stores_linger=True))
+            if more <= total or _costs_nothing(kernel, total, more, target):
+                notes, total = apart, more
+            else:
+                notes, total = _place_all(kernel, items, barriers, lifetimes.of(stores_linger=False))
         if total > target.max_shared_bytes:
             raise _too_large(kernel, [*items, *barriers], total, target)
+        records += notes
         placed = {item.storage.name: replace(item.storage, offset=item.offset) for item in (*items, *barriers)}
         unused = {item.storage.name for item in items if item.lifetime is None}
         body = _Placement(placed, unused).visit(kernel.body) if placed else kernel.body
         kernels.append(replace(kernel, body=body, shared_bytes=total))
     return replace(program, kernels=tuple(kernels)).with_why(*records)
+
+
+def _costs_nothing(kernel: Kernel, total: int, more: int, target: Target) -> bool:
+    """Whether ``more`` bytes fit instead of ``total`` and leave a multiprocessor as many blocks."""
+    fits = more <= target.max_shared_bytes
+    return fits and resident_blocks(kernel, more, target) >= resident_blocks(kernel, total, target)
+
+
+def _place_all(
+    kernel: Kernel, items: list[_Item], barriers: list[_Item], lifetimes: dict[str, Lifetime]
+) -> tuple[list[Why], int]:
+    """Notes on what shares bytes, and the bytes in all."""
+    for item in items:
+        item.lifetime = lifetimes.get(item.storage.name)
+    notes = _place(kernel, items)
+    total = max((item.end for item in items if item.lifetime is not None), default=0)
+    for item in barriers:
+        item.offset = _aligned(total, item.alignment)
+        total = item.end
+    return notes, total
 
 
 def _collect(kernel: Kernel) -> tuple[list[_Item], list[_Item]]:

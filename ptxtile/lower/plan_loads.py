@@ -1,7 +1,8 @@
 """TMA loads of kernels without roles: one elected thread issues each group, all threads wait for it.
 
 Input: tile stage with paths. Output: async stage: every Copy with path TMA_LOAD is an expect_tx, its TmaCopy issues and
-a wait. The synchronous meaning of a copy is kept: the wait follows the issue.
+a wait. The synchronous meaning of a copy is kept: the wait follows the issue. In a role that the user made (T.ws) its
+first thread issues, and its threads wait.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def _plan(kernel: Kernel) -> Kernel:
         if group.number == 0 and starts_with_load:
             early.extend(issue(group, barrier))
             return wait(group, barrier, phase)
-        elected = If(kernel.thread.eq(0), seq(*issue(group, barrier)), location=group.location)
+        elected = If(kernel.thread.eq(group.first_thread), seq(*issue(group, barrier)), location=group.location)
         return [elected, *wait(group, barrier, phase)]
 
     body, groups = replace_groups(kernel.body, make)

@@ -5,20 +5,21 @@ Stage number and parity are state of each role, which lives on when the loop is 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
-from ptxtile.ir.buffers import Buffer, Scope, Storage, allocate
+from ptxtile.ir.buffers import Buffer, Scope, Storage
 from ptxtile.ir.expressions import Expr, Load, Var, constant, select
 from ptxtile.ir.gpu_ops import MbarrierWait
+from ptxtile.ir.mapped_layouts import with_stages
 from ptxtile.ir.rewrite import Rewriter, copy_with
 from ptxtile.ir.statements import Allocate, Let, Statement, Store
-from ptxtile.ir.tile_ops import Region
+from ptxtile.ir.tile_ops import Assume, Region
 from ptxtile.ir.types import int32
 from ptxtile.lower.tma_groups import LoadGroup
+from ptxtile.records import record
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Ring:
     """One role's position in a ring: ``stage`` and ``parity`` are LOCAL scalars, ``here`` is the stage of this
     iteration.
@@ -55,7 +56,8 @@ class Ring:
         """Reads the stage of this iteration and waits for its mbarrier."""
         parity = Load(self.parity, (), int32)
         waiting = MbarrierWait(barrier, self.index, parity, group.buffers, location=group.location)
-        return [Let(self.here, Load(self.stage, (), int32)), waiting]
+        bounds = (Assume(self.here.ge(0)), Assume(self.here.lt(self.stages)))  # accesses of tiles need no guards
+        return [Let(self.here, Load(self.stage, (), int32)), *bounds, waiting]
 
     def advance(self) -> list[Statement]:
         """Moves to the next stage; the parity flips where the ring closes."""
@@ -75,8 +77,8 @@ def make_ring(name: str, first: int, stages: int, start: int) -> Ring:
 
 
 def versioned(buffer: Buffer, stages: int) -> Buffer:
-    """``buffer`` with a leading dimension of stages."""
-    return allocate(buffer.name, Scope.SHARED, buffer.dtype, (stages, *buffer.static_shape), buffer.storage.alignment)
+    """``buffer`` with a leading dimension of stages; a layout that the user gave holds in each."""
+    return with_stages(buffer, stages)
 
 
 class InStage(Rewriter):

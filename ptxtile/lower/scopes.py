@@ -7,7 +7,7 @@ from typing import Any
 from ptxtile.ir.analysis import Analyzer
 from ptxtile.ir.expressions import Expr, Var, logical_not
 from ptxtile.ir.program import Kernel, Program
-from ptxtile.ir.rewrite import copy_with, map_children
+from ptxtile.ir.rewrite import METHOD_NAMES, copy_with, map_children
 from ptxtile.ir.statements import For, If, Let, ParallelFor, Role, Seq, Statement, While, seq
 from ptxtile.ir.tile_ops import Assume
 
@@ -49,7 +49,7 @@ class ScopedRewriter:
         if isinstance(node, Seq):
             return self._seq(node)  # of one statement, which has been rewritten, only that is left
         node = self._children(node)
-        method = getattr(self, "rewrite_" + type(node).__name__, None)
+        method = getattr(self, METHOD_NAMES[type(node)], None)
         return node if method is None else method(node)
 
     def _children(self, node: Any) -> Any:

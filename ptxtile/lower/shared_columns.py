@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+from math import gcd
+
+from ptxtile.ir.analysis import Analyzer
 from ptxtile.ir.buffers import Buffer
+from ptxtile.ir.expressions import as_expr, constant_value
 from ptxtile.ir.layouts import TMA_SWIZZLES, Layout, SharedLayout
+from ptxtile.ir.tile_ops import Region
+
+MAXIMUM_BOX = 256
+"""Elements of a side of a box of TMA (CUDA driver API, cuTensorMapEncodeTiled)."""
 
 
 def columns_of_boxes(buffer: Buffer, columns: int, span: int = 0, spans_outer: bool = False) -> SharedLayout:
@@ -26,6 +34,39 @@ def columns_of_boxes(buffer: Buffer, columns: int, span: int = 0, spans_outer: b
     return SharedLayout(Layout(shape, (*strides, (box_stride, 1))), TMA_SWIZZLES[span], buffer.dtype.itemsize)
 
 
+def written_columns(buffer: Buffer) -> int | None:
+    """How many columns the boxes have in which TMA writes a tile with the layout that it was given; None if that is no
+    arrangement of boxes."""
+    layout = buffer.layout
+    if not isinstance(layout, SharedLayout):
+        return None
+    last = buffer.static_shape[-1]
+    widest = next((n for n in range(min(last, MAXIMUM_BOX), 0, -1) if last % n == 0), 1)
+    columns = layout.span // buffer.dtype.itemsize if layout.span else widest
+    if not columns or last % columns:
+        return None
+    return columns if _dimensions(columns_of_boxes(buffer, columns, layout.span)) == _dimensions(layout) else None
+
+
+def boxes_start_patterns(layout: SharedLayout, region: Region) -> bool:
+    """Whether each box of a TMA copy of ``region`` has the layout's full columns and starts at a multiple of the bytes
+    after which its swizzle repeats: the card derives the pattern from the address (PTX ISA, «Swizzling modes»)."""
+    *outer, (_, columns) = layout.layout.shape
+    *strides, (box_stride, _) = layout.layout.stride
+    unit = layout.alignment // layout.itemsize
+    if region.extents[-1] % columns or constant_value(region.starts[-1]) is None:
+        return False
+    first = constant_value(region.starts[-1]) or 0
+    if first % columns:
+        return False
+    steps = [(first // columns, box_stride), (1 if region.extents[-1] > columns else 0, box_stride)]
+    for start, extent, stride in zip(region.starts, region.extents, strides, strict=False):
+        position = constant_value(start)
+        steps.append((gcd(*Analyzer().congruence(as_expr(start))) if position is None else position, stride))
+        steps.append((MAXIMUM_BOX if extent > MAXIMUM_BOX else 0, stride))
+    return all(count * stride % unit == 0 for count, stride in steps) and len(strides) == len(outer)
+
+
 def operand_span(buffer: Buffer) -> int | None:
     """The widest swizzle span in bytes that divides a row of a matrix operand; None if none does."""
     row = buffer.static_shape[-1] * buffer.dtype.itemsize
@@ -37,3 +78,23 @@ def operand_layout(buffer: Buffer) -> SharedLayout:
     span = operand_span(buffer)
     assert span is not None
     return columns_of_boxes(buffer, span // buffer.dtype.itemsize, span)
+
+
+def descriptor_span(buffer: Buffer) -> int | None:
+    """The swizzle span with which a descriptor describes the operand: of the arrangement that it has, else of the one
+    that it will get; None if none does."""
+    if buffer.layout is None:
+        return operand_span(buffer)
+    if not isinstance(buffer.layout, SharedLayout) or buffer.layout.span == 0:
+        return None
+    span = buffer.layout.span
+    if buffer.static_shape[-1] * buffer.dtype.itemsize % span:
+        return None
+    described = columns_of_boxes(buffer, span // buffer.dtype.itemsize, span)
+    return span if _dimensions(described) == _dimensions(buffer.layout) else None
+
+
+def _dimensions(layout: SharedLayout) -> list[Layout]:
+    """What each dimension adds to the offset, in its simplest form."""
+    parts = zip(layout.layout.shape, layout.layout.stride, strict=True)
+    return [Layout((shape,), (stride,)).coalesced() for shape, stride in parts]

@@ -6,17 +6,20 @@ Input: tile stage with paths. Output: async stage for the kernels that were spli
 The consumers keep their thread numbers; the 128 producer threads come after them, and one of them runs a slice of the
 program: the TMA loads, the control flow around them and the scalars that both need. Each group of loads has a *full*
 mbarrier (the producer announces bytes, TMA completes it, the consumers wait) and, if its buffers are used again, a
-*free* mbarrier that every consumer thread arrives on after its last use and that the producer waits for.
+*free* mbarrier that the consumers arrive on after their last use (:mod:`ptxtile.lower.ring_releases`) and that the
+producer waits for.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from ptxtile.ir.buffers import Buffer
+from ptxtile.ir.cluster_ops import ClusterArrive, ClusterWait
 from ptxtile.ir.expressions import Expr, constant
-from ptxtile.ir.gpu_ops import MbarrierArrive, MbarrierWait, SetMaxRegisters
+from ptxtile.ir.gpu_ops import MbarrierWait, SetMaxRegisters
+from ptxtile.ir.manual_ops import GridSync
 from ptxtile.ir.program import Kernel, Program, Why
 from ptxtile.ir.rewrite import buffers_of, map_children, replace_buffers, walk
 from ptxtile.ir.statements import (
@@ -34,10 +37,15 @@ from ptxtile.ir.statements import (
     While,
     seq,
 )
-from ptxtile.ir.tile_ops import Copy, CopyPath, Gemm, GemmPath, KeepRegisters
+from ptxtile.ir.tile_ops import Copy, CopyPath, Gemm, GemmPath, KeepRegisters, TmaCopy
+from ptxtile.lower.async_copy_candidates import loads_by_hand
+from ptxtile.lower.cluster_multicast import needs_cluster, plan_multicast
+from ptxtile.lower.cluster_place import Multicast
 from ptxtile.lower.options import Options
-from ptxtile.lower.overlap_gemms import overlap_gemm
+from ptxtile.lower.plan_registers import plan_registers
+from ptxtile.lower.overlap_gemms import RingUse, overlap_gemms
 from ptxtile.lower.producer_slice import SliceRefused, producer_slice
+from ptxtile.lower.ring_releases import Release, arrival_unit
 from ptxtile.lower.rings import InStage, Ring, make_ring, versioned
 from ptxtile.lower.tma_groups import (
     GroupedLoads,
@@ -49,47 +57,31 @@ from ptxtile.lower.tma_groups import (
     make_phase,
     replace_groups,
 )
+from ptxtile.records import record
 from ptxtile.target import Feature, Target
 
 WARPGROUP = 128
 MAXIMUM_THREADS = 1024
-REGISTER_FILE = 65_536
-"""32-bit registers of a multiprocessor (CUDA programming guide, technical specifications, 8.0 to 12.0)."""
-PRODUCER_REGISTERS = 24
-"""What one thread that only issues copies needs; the smallest count that setmaxnreg takes (PTX ISA, setmaxnreg)."""
-MOST_REGISTERS = 240
-"""Kept under the limit of 255 with the granularity of 8, as measured kernels do."""
-
-
-@dataclass(frozen=True, slots=True)
-class RegisterPlan:
-    """Registers for each thread: at launch, of the producer, of the consumers."""
-
-    launch: int
-    producer: int
-    consumer: int
-
-
-def plan_registers(consumers: int, producers: int = WARPGROUP) -> RegisterPlan:
-    """What setmaxnreg may ask for: it moves registers within the pool that the launch got, and a pair that does not fit
-    would wait forever."""
-    threads = consumers + producers
-    launch = min(MOST_REGISTERS, REGISTER_FILE // threads // 8 * 8)
-    pool = launch * threads
-    consumer = min(MOST_REGISTERS, (pool - producers * PRODUCER_REGISTERS) // consumers // 8 * 8)
-    return RegisterPlan(launch, PRODUCER_REGISTERS, consumer)
 
 
 def run(program: Program, target: Target, options: Options) -> Program:
-    kernels, why = [], []
+    kernels: list[Kernel] = []
+    why: list[Why] = []
     stage = program.stage
     for kernel in program.kernels:
         keep_registers = any(isinstance(node, KeepRegisters) for node in walk(kernel.body))
         kernel = replace(kernel, body=_without(kernel.body, KeepRegisters)) if keep_registers else kernel
+        if kernel.cluster != (1, 1, 1) and not target.has(Feature.CLUSTER) and not needs_cluster(kernel):
+            kernel = replace(kernel, cluster=(1, 1, 1))
+            why.append(Why("specialize_warps", kernel.name, "no cluster", f"{target.name} has none", kernel.location))
         refusal = _refusal(kernel, target, options)
+        if not refusal and options.specialize_warps == "auto":
+            by_hand = loads_by_hand(program, kernel)
+            refusal = f"auto: {by_hand} cannot use TMA, and cp.async loads all ahead" if by_hand else ""
         if not refusal:
             try:
-                kernel = _specialize(program, kernel)
+                kernel, multicast = _specialize(program, kernel, target)
+                why.extend(multicast)
                 if keep_registers:
                     kernel = replace(kernel, body=_without(kernel.body, SetMaxRegisters))
                 stage = "async"
@@ -98,6 +90,9 @@ def run(program: Program, target: Target, options: Options) -> Program:
                 refusal = str(refused)
         if refusal:
             why.append(Why("specialize_warps", kernel.name, "no roles", refusal, kernel.location))
+            if kernel.cluster != (1, 1, 1):
+                reason = "only a producer role multicasts"
+                why.append(Why("specialize_warps", kernel.name, "no multicast", reason, kernel.location))
         kernels.append(kernel)
     return replace(program, kernels=tuple(kernels), stage=stage).with_why(*why)
 
@@ -113,6 +108,10 @@ def _refusal(kernel: Kernel, target: Target, options: Options) -> str:
     """Why ``kernel`` gets no roles; empty if it may."""
     if any(isinstance(node, Specialized) for node in walk(kernel.body)):
         return "the kernel has roles of its own (T.ws)"
+    if any(isinstance(node, TmaCopy) for node in walk(kernel.body)):
+        return "the kernel starts TMA copies of its own (T.tma_copy, or order and stage of T.Pipelined)"
+    if any(isinstance(node, GridSync) for node in walk(kernel.body)):
+        return "a barrier of the grid (T.sync_grid) needs all threads, and loads must not run ahead of it"
     if options.specialize_warps is False:
         return "switched off by specialize_warps=False"
     if options.specialize_warps == "auto" and not _feeds_tensor_cores(kernel):
@@ -145,21 +144,22 @@ def stages_of(loop: For) -> int:
     return stages if isinstance(stages, int) and stages > 1 else 1
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Handshake:
     """How the producer learns that a group's buffers may be filled again.
 
     ``credit``: the first round needs no permission and the consumers release right after their last use in the loop
-    body. Otherwise the consumers grant each round just before they wait for it. ``stages``: versions of the group's
-    tiles.
+    body. Otherwise the consumers grant each round just before they wait for it. ``release``: who arrives.
+    ``stages``: versions of the group's tiles.
     """
 
     free: Phase
     credit: bool
+    release: Release
     stages: int = 1
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Barriers:
     """The mbarriers of a kernel: ``first[n]`` is the first of group n in both buffers, which has one for each stage."""
 
@@ -168,10 +168,11 @@ class _Barriers:
     first: tuple[int, ...]
 
 
-def _specialize(program: Program, kernel: Kernel) -> Kernel:
+def _specialize(program: Program, kernel: Kernel, target: Target) -> tuple[Kernel, list[Why]]:
+    kernel, multicasts, why = plan_multicast(program, kernel, target)
     _, groups = replace_groups(kernel.body, lambda group: [])
     consumers = kernel.threads
-    handshakes = _handshakes(kernel, groups)
+    handshakes = _handshakes(kernel, groups, multicasts)
     stages = [handshakes[group.number].stages if group.number in handshakes else 1 for group in groups]
     barriers = _Barriers(
         barrier_buffer(f"{kernel.name}_full", sum(stages)),
@@ -179,12 +180,18 @@ def _specialize(program: Program, kernel: Kernel) -> Kernel:
         tuple(sum(stages[:number]) for number in range(len(stages))),
     )
     tiles, kernel = _hoist_tiles(kernel, groups)
-    producer_body = _producer(program, kernel, barriers, handshakes)
+    producer_body = _producer(program, kernel, barriers, handshakes, multicasts)
     consumer_body = _consumers(kernel, barriers, handshakes)
     initialised: list[tuple[Buffer, tuple[int, ...]]] = [(barriers.full, (1,) * sum(stages))]
     if handshakes:
-        initialised.append((barriers.free, (consumers,) * sum(stages)))
-    registers = plan_registers(consumers)
+        counts = [
+            handshakes[group.number].release.arrivals(consumers) if group.number in handshakes else 1
+            for group in groups
+        ]
+        initialised.append(
+            (barriers.free, tuple(n for n, count in zip(counts, stages, strict=True) for _ in range(count)))
+        )
+    registers = plan_registers(consumers, blocks=max(kernel.min_blocks, 1))
     threads = consumers + WARPGROUP
     roles = Specialized(
         (
@@ -193,7 +200,9 @@ def _specialize(program: Program, kernel: Kernel) -> Kernel:
         ),
         location=kernel.location,
     )
-    prologue = barrier_prologue(initialised, kernel.thread, threads)
+    prologue = barrier_prologue(initialised, kernel.thread, threads, for_cluster=bool(multicasts))
+    # No CTA may end while others still arrive on its barriers or multicast into its memory.
+    together = [ClusterArrive(aligned=False), ClusterWait(aligned=False)] if multicasts else []
     versions = {
         buffer.name: versioned(buffer, count)
         for group, count in zip(groups, stages, strict=True)
@@ -201,7 +210,8 @@ def _specialize(program: Program, kernel: Kernel) -> Kernel:
         if count > 1
     }
     tiles = [replace_buffers(tile, versions) for tile in tiles]
-    return replace(kernel, threads=threads, min_blocks=1, body=seq(*tiles, *prologue, roles))
+    min_blocks = max(kernel.min_blocks, 1)
+    return replace(kernel, threads=threads, min_blocks=min_blocks, body=seq(*tiles, *prologue, roles, *together)), why
 
 
 def _hoist_tiles(kernel: Kernel, groups: list[LoadGroup]) -> tuple[list[Statement], Kernel]:
@@ -224,24 +234,30 @@ def _role(name: str, first: int, threads: int, body: Statement, registers: SetMa
 
 
 def _producer(
-    program: Program, kernel: Kernel, barriers: _Barriers, handshakes: dict[int, _Handshake]
+    program: Program,
+    kernel: Kernel,
+    barriers: _Barriers,
+    handshakes: dict[int, _Handshake],
+    multicasts: dict[int, Multicast],
 ) -> Statement:
     declarations: list[Statement] = []
     tiles: dict[str, tuple[Buffer, Expr]] = {}
 
     def make(group: LoadGroup) -> list[Statement]:
         handshake, first = handshakes.get(group.number), barriers.first[group.number]
+        load = multicasts[group.number].issue if group.number in multicasts else None
         if handshake is None:
-            return issue(group, barriers.full, constant(first))
+            return issue(group, barriers.full, constant(first), load)
         if handshake.stages > 1:
             ring = make_ring(f"{kernel.name}_load_{group.number}", first, handshake.stages, start=1)
             declarations.extend(ring.declaration())
             tiles.update({b.name: (versioned(b, ring.stages), ring.here) for b in group.buffers})
-            return [*ring.wait(barriers.free, group), *issue(group, barriers.full, ring.index), *ring.advance()]
+            issued = issue(group, barriers.full, ring.index, load)
+            return [*ring.wait(barriers.free, group), *issued, *ring.advance()]
         phase = handshake.free
         declarations.extend(phase.declaration())
         waiting = MbarrierWait(barriers.free, constant(first), phase.value, group.buffers, location=group.location)
-        return [waiting, *phase.flip(), *issue(group, barriers.full, constant(first))]
+        return [waiting, *phase.flip(), *issue(group, barriers.full, constant(first), load)]
 
     def visit(node: Any) -> Any:
         if isinstance(node, GroupedLoads):
@@ -270,24 +286,31 @@ def _consumers(kernel: Kernel, barriers: _Barriers, handshakes: dict[int, _Hands
             declarations.extend(ring.declaration())
             tiles.update({b.name: (versioned(b, ring.stages), ring.here) for b in group.buffers})
             result = ring.wait(barriers.full, group)
-            arrive = MbarrierArrive(barriers.free, ring.index, location=group.location)
-            releases.append((group, result[-1], [arrive, *ring.advance()]))
+            release = handshake.release.statements(barriers.free, ring.index, group.location)
+            releases.append((group, result[-1], [*release, *ring.advance()]))
             rings[group.number] = ring
             return result
         phase = make_phase(f"{kernel.name}_full_phase_{group.number}", group.in_loop)
         declarations.extend(phase.declaration())
-        arrive = MbarrierArrive(barriers.free, constant(first), location=group.location)
         waiting = MbarrierWait(barriers.full, constant(first), phase.value, group.buffers, location=group.location)
+        release = [] if handshake is None else handshake.release.statements(
+            barriers.free, constant(first), group.location
+        )
         if handshake is not None and handshake.credit:
-            releases.append((group, waiting, [arrive]))
-        granted = [arrive] if handshake is not None and not handshake.credit else []
-        return [*granted, waiting, *phase.flip()]
+            releases.append((group, waiting, release))
+            release = []
+        return [*release, waiting, *phase.flip()]
 
     body, _ = replace_groups(kernel.body, make)
+    uses = [
+        RingUse(group, waiting, rings[group.number], handshakes[group.number].release)
+        for group, waiting, _ in releases
+        if group.number in rings
+    ]
+    body, released = overlap_gemms(body, uses, barriers.free)
     for group, waiting, release in releases:
-        ring = rings.get(group.number)
-        overlapped = None if ring is None else overlap_gemm(body, group, waiting, ring, barriers.free)
-        body = overlapped or _release_after_last_use(body, group, waiting, release)
+        if group.number not in released:
+            body = _release_after_last_use(body, group, waiting, release)
     return InStage(tiles).visit(seq(*declarations, body))
 
 
@@ -300,7 +323,9 @@ def _storages(node: Any) -> set[str]:
     return found
 
 
-def _handshakes(kernel: Kernel, groups: list[LoadGroup]) -> dict[int, _Handshake]:
+def _handshakes(
+    kernel: Kernel, groups: list[LoadGroup], multicasts: dict[int, Multicast]
+) -> dict[int, _Handshake]:
     """The groups whose buffers are touched before (in program order or around a loop) they are loaded.
 
     A group directly in a loop body whose buffers nobody else touches gives credit; any other shape asks for a grant.
@@ -316,7 +341,9 @@ def _handshakes(kernel: Kernel, groups: list[LoadGroup]) -> dict[int, _Handshake
             continue
         name = f"{kernel.name}_free_phase_{group.number}"
         stages = _stages_around(kernel.body, group) if credit else 1
-        result[group.number] = _Handshake(make_phase(name, group.in_loop, start=1 if credit else 0), credit, stages)
+        release = Release(kernel.thread, arrival_unit(kernel.body, names), multicasts.get(group.number))
+        phase = make_phase(name, group.in_loop, start=1 if credit else 0)
+        result[group.number] = _Handshake(phase, credit, release, stages)
     return result
 
 

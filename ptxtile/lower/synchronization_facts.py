@@ -6,15 +6,16 @@ from itertools import combinations, product
 
 from ptxtile.errors import LoweringError
 from ptxtile.ir import gpu_ops
-from ptxtile.ir.access import Access, Context, accesses, inlined, kernel_context, statements_in
+from ptxtile.ir.access import Access, Context, inlined, kernel_context
 from ptxtile.ir.buffers import Scope
 from ptxtile.ir.conflicts import Overlap, Relation, compare
 from ptxtile.ir.enumeration import NotEnumerable, evaluate
-from ptxtile.ir.manual_ops import BarArrive
+from ptxtile.ir.manual_ops import BarArrive, BarReduce
 from ptxtile.ir.program import Kernel, Program
+from ptxtile.ir.rewrite import statements_in
 from ptxtile.ir.statements import For, Role, While
-from ptxtile.ir.tensor_core_ops import Wgmma
 from ptxtile.lower.hazards import Comparisons, Path
+from ptxtile.lower.synchronization_reach import Reach
 from ptxtile.lower.uniformity import Uniformity
 
 
@@ -29,33 +30,31 @@ class Facts:
         self.units: dict[Path, bool] = {}
         self.uniform: dict[Path, bool] = {}
         self.masks: dict[Path, tuple[int, bool]] = {}
+        self.checked: dict[Path, int] = {}  # so many accesses of roles were compared with each other
+        self.contexts: dict[Path, Context] = {}  # inside a branch of a condition, or behind a Let
+        self.loops: dict[Path, tuple[Context, int | None]] = {}  # inside a loop, and its trip count
         self.released = _released_storages(kernel)
-        asynchronous: list[Access] = []
-        if any(isinstance(node, (gpu_ops.TmaLoad, gpu_ops.TmaStore, Wgmma)) for node in statements_in(kernel.body)):
-            asynchronous = [access for access in accesses(kernel.body, self.context) if access.in_async_proxy]
-        self.meets_tma = _MeetsTma(asynchronous)
+        self.reach = Reach(kernel, self.context, set().union(*self.released.values()))
+        self._alike: dict[tuple, Access] = {}
 
     @property
     def has_barriers_inside_loops(self) -> bool:
         """Whether a loop was walked through statement by statement."""
         return not all(self.units.values())
 
+    def meets_other_proxy(self, access: Access) -> bool:
+        """Whether the other proxy may touch an access's memory somewhere in the kernel."""
+        return access.storage.scope is Scope.BARRIER or self.reach.meets_other_proxy(access)
 
-class _MeetsTma:
-    """Whether an access shares bytes with an access of the other proxy somewhere in the kernel; answers are kept."""
-
-    def __init__(self, asynchronous: list[Access]) -> None:
-        self._asynchronous = asynchronous
-        self._known: dict[Access, bool] = {}
-
-    def __call__(self, access: Access) -> bool:
-        if access.in_async_proxy or access.storage.scope is Scope.BARRIER:
-            return True
-        if access not in self._known:
-            any_time = Relation(parallel=True)
-            found = (compare(access, other, any_time, threads_matter=False) for other in self._asynchronous)
-            self._known[access] = any(overlap is not Overlap.NONE for overlap in found)
-        return self._known[access]
+    def shared_access(self, access: Access) -> Access:
+        """``access``, or one that was seen before and differs from it in nothing that matters: wgmma reads its operands
+        many times in a row."""
+        if access.index is not None or access.box:
+            return access
+        context = access.context  # equal loops and conditions are one object as long as only Lets come between
+        where = (context.first_thread, context.threads, context.outer, id(context.loops), id(context.conditions))
+        kind = (access.storage.name, access.is_write, access.asynchronous, access.engine, access.atomic)
+        return self._alike.setdefault((*kind, access.retired_by, access.element_bits, *where), access)
 
 
 def trip_count(node: For | While, context: Context) -> int | None:
@@ -93,7 +92,7 @@ def check_across_roles(roles: tuple[Role, ...], made: dict[str, dict[Access, Non
 
 def _named_barriers(role: Role) -> set[int]:
     """Ids of the named barriers that a role arrives at."""
-    return {n.id for n in statements_in(role.body) if isinstance(n, (gpu_ops.BarSync, BarArrive)) and n.id}
+    return {n.id for n in statements_in(role.body) if isinstance(n, (gpu_ops.BarSync, BarArrive, BarReduce)) and n.id}
 
 
 def _released_storages(kernel: Kernel) -> dict[str, set[str]]:

@@ -23,38 +23,52 @@ from ptxtile.ir.access import (
     operation_accesses,
     statements_in,
 )
-from ptxtile.ir.async_copy_ops import CpAsyncWaitGroup
+from ptxtile.ir.async_copy_ops import CpAsync, CpAsyncWaitGroup
 from ptxtile.ir.buffers import Scope
-from ptxtile.ir.cluster_ops import MbarrierArriveRemote
+from ptxtile.ir.cluster_ops import ClusterArrive, ClusterWait, MbarrierArriveRemote
 from ptxtile.ir.conflicts import Overlap, compare, repeats_conflict
 from ptxtile.ir.effects import is_atomic
 from ptxtile.ir.expressions import Expr
+from ptxtile.ir.manual_ops import BarReduce, GridSync
 from ptxtile.ir.program import Kernel
 from ptxtile.ir.statements import Break, Continue, For, If, Let, Seq, Specialized, Statement, While
-from ptxtile.ir.tensor_core_ops import WARPGROUP, WgmmaWaitGroup
+from ptxtile.ir.tensor_core_ops import WARPGROUP, LoadMatrix, MmaSync, StoreMatrix, WgmmaWaitGroup
+from ptxtile.ir.warp_ops import SyncWarp
 from ptxtile.lower import hazards
 from ptxtile.lower.hazards import Decision, Need, Path, Pending, State, joined, need
 from ptxtile.lower.synchronization_facts import Facts, check_across_roles, trip_count
+from ptxtile.lower.synchronization_reach import Evidence
+from ptxtile.records import record
+
+END = "end"
+"""The last part of the path of the place behind the last statement of a loop, a role or the kernel."""
 
 MAXIMUM_ROUNDS = 1000
 """Walks of one kernel before giving up; each adds at least one decision, so this is only reached by a mistake of
 ours."""
 
 
-def warpgroups_of(mask: int) -> int:
-    """The threads of every warpgroup that has a thread in ``mask``."""
-    whole, result = (1 << WARPGROUP) - 1, 0
-    for first in range(0, mask.bit_length(), WARPGROUP):
-        if mask >> first & whole:
-            result |= whole << first
-    return result
+def _is_plain(node: gpu_ops.GpuOp) -> bool:
+    """Whether an op does nothing but read and write memory, or registers; it waits for nothing and orders nothing."""
+    return is_atomic(node) or isinstance(node, (CpAsync, LoadMatrix, StoreMatrix, MmaSync))
 
 
 class _Restart(Exception):
+    """A decision was made for an earlier place: the walk is repeated, from there on where the place is that of a
+    statement around the present one."""
+
+    def __init__(self, place: Path | None = None) -> None:
+        self.place = place
+
+
+class _BarrierNeeded(Exception):
     pass
 
 
-@dataclass(frozen=True, slots=True)
+_SCOPES = (For, While, If, Specialized)
+
+
+@record
 class _Scope:
     """A loop, a condition that only some threads pass, or a role: what a barrier may have to stand in front of."""
 
@@ -76,6 +90,14 @@ class Walk:
 
     decisions: dict[Path, Decision]
     notes: dict[str, Location | None] = field(default_factory=dict)
+    barriers: list[Evidence] = field(default_factory=list)
+    """Why each barrier was decided on, in that order."""
+    counts: dict[Path, int] = field(default_factory=dict)
+    """How many decisions were made for places inside of a statement."""
+    exits: dict[tuple[Path, int, frozenset[Pending]], State | None] = field(default_factory=dict)
+    """The state behind a loop, by the decisions inside it and the state in front of it."""
+    made: dict[Path, dict[Access, None]] = field(default_factory=dict)
+    """The accesses of each role."""
 
 
 def find_decisions(kernel: Kernel, facts: Facts, start: dict[Path, Decision]) -> Walk:
@@ -92,21 +114,39 @@ def find_decisions(kernel: Kernel, facts: Facts, start: dict[Path, Decision]) ->
     raise LoweringError(f"synchronization of {kernel.name} was not found", location=kernel.location)
 
 
+def needs_a_barrier(kernel: Kernel, facts: Facts, decisions: dict[Path, Decision]) -> bool:
+    """Whether ``decisions`` lack a barrier; stops at the first hazard that asks for one."""
+    walker = _Walker(kernel, facts, Walk(decisions), may_add_barriers=False)
+    while True:
+        try:
+            walker.run()
+        except _Restart:
+            walker = _Walker(kernel, facts, walker.result, may_add_barriers=False)
+        except _BarrierNeeded:
+            return True
+        else:
+            return False
+
+
 class _Walker:
-    def __init__(self, kernel: Kernel, facts: Facts, result: Walk) -> None:
+    def __init__(self, kernel: Kernel, facts: Facts, result: Walk, may_add_barriers: bool = True) -> None:
         self.kernel, self.facts, self.result = kernel, facts, result
+        self.may_add_barriers = may_add_barriers
         self.everyone = (1 << kernel.threads) - 1
         self.region = self.everyone
+        self.audience = self.everyone
+        """The threads that an access may still have to be known to."""
         self.scopes: list[_Scope] = []
         self.loops: list[_Loop] = []
         self.decided = False
-        self.decisions_made = 0
-        self.known_exits: dict[tuple[Path, int, frozenset[Pending]], State | None] = {}
-        self.by_role: dict[str, dict[Access, None]] = {}
-        self.role: str | None = None
+        self.role: dict[Access, None] | None = None
+        """The accesses of the present role, outside of roles None."""
+        self.arrived: frozenset[Pending] = frozenset()
+        """What had been done when all threads of the cluster arrived at its barrier."""
 
     def run(self) -> None:
-        self.statement(self.kernel.body, (), {}, self.facts.context)
+        state = self.statement(self.kernel.body, (), {}, self.facts.context)
+        self._end((END,), state)
 
     # -- statements ------------------------------------------------------------------------------------------------
 
@@ -119,9 +159,13 @@ class _Walker:
         match node:
             case Seq(statements):
                 for position, child in enumerate(statements):
-                    state = self.statement(child, (*path, position), state, context)
+                    inner = (*path, position)
+                    walk = self._scope if isinstance(child, _SCOPES) else self.statement
+                    state = walk(child, inner, state, context)
                     if isinstance(child, Let):
-                        context = context.with_let(child)
+                        if inner not in self.facts.contexts:
+                            self.facts.contexts[inner] = context.with_let(child)
+                        context = self.facts.contexts[inner]
                 return state
             case For() | While():
                 return self._loop(node, path, state, context)
@@ -139,22 +183,34 @@ class _Walker:
                 return self._operation(node, path, state, context)
         return self._access_all(self._events(node, path, context), path, state)
 
+    def _scope(self, node: Statement, path: Path, state: State | None, context: Context) -> State | None:
+        """:meth:`statement`, again if something was decided for its place while it was walked."""
+        here = (len(self.scopes), len(self.loops), self.region, self.audience, self.role, self.arrived)
+        while True:
+            try:
+                return self.statement(node, path, state, context)
+            except _Restart as restart:
+                if restart.place != path:
+                    raise
+                scopes, loops, self.region, self.audience, self.role, self.arrived = here
+                del self.scopes[scopes:], self.loops[loops:]
+
     def arrive(self, path: Path, state: State) -> State:
         """``state`` after what was decided for the place ``path``."""
         decision = self.result.decisions.get(path)
         if decision is None:
             return state
         depth = len(self.scopes)
-        if decision.wait:
-            state = hazards.after_bulk_wait(state, self.region, depth, read=False, pending_groups=0, names=set())
+        for kind, groups in decision.waits.items():
+            state = hazards.after_bulk_wait(state, self.region, depth, read=kind == "read", pending_groups=groups)
         for space in decision.fences:
             state = hazards.after_fence(state, space, self.region, before_barrier=decision.barrier)
-        if decision.barrier:
-            state = self._barrier(state, path, self.region)
-        return state
+        if decision.barrier and decision.within:
+            return hazards.after_barriers_of_groups(state, path, self.region, decision.within)
+        return self._barrier(state, path, self.region) if decision.barrier else state
 
     def _barrier(self, state: State, path: Path, mask: int) -> State:
-        return hazards.after_barrier(state, path, mask, self.everyone, self.facts.meets_tma)
+        return hazards.after_barrier(state, path, mask, self.audience, self.facts.meets_other_proxy)
 
     def _events(self, node: Statement, path: Path, context: Context) -> list[Access]:
         key = (path, context.outer)
@@ -181,8 +237,10 @@ class _Walker:
             self.facts.uniform[path] = self.facts.uniformity.loop_is_uniform(node, context)
         uniform = self.facts.uniform[path]
         name = node.var.name if isinstance(node, For) else "while " + "/".join(map(str, path))
-        inner = context.with_loop(node, symbolic=True) if isinstance(node, For) and uniform else context
-        trips = trip_count(node, context)
+        if path not in self.facts.loops:
+            inner = context.with_loop(node, symbolic=True) if isinstance(node, For) and uniform else context
+            self.facts.loops[path] = inner, trip_count(node, context)
+        inner, trips = self.facts.loops[path]
         self.scopes.append(_Scope(path, uniform))
         depth = len(self.scopes)
         self._exits(node, path, {}, inner, name, trips, reads)  # the hazards of the loop by itself come first
@@ -204,10 +262,13 @@ class _Walker:
     ) -> State | None:
         """:meth:`_iterate`, walked once for each state at the entry: nested loops would double the work at each
         depth."""
-        key = (path, self.decisions_made, frozenset(state))
-        if key not in self.known_exits:
-            self.known_exits[key] = self._iterate(node, path, state, context, name, trips, reads)
-        return self.known_exits[key]
+        key = (path, self.result.counts.get(path, 0), frozenset(state))
+        if key in self.result.exits:
+            return self.result.exits[key]
+        exits = self._iterate(node, path, state, context, name, trips, reads)
+        if self.result.counts.get(path, 0) == key[1]:
+            self.result.exits[key] = exits
+        return exits
 
     def _iterate(
         self,
@@ -230,9 +291,9 @@ class _Walker:
             exits = joined(end, *frame.breaks)
             if end is None or trips == 1:
                 return exits
-            if (*path, "end") in self.result.decisions or isinstance(node, While):
-                end = self.arrive((*path, "end"), end)
-                end = self._access_all(reads if isinstance(node, While) else [], (*path, "end"), end)
+            if (*path, END) in self.result.decisions or isinstance(node, While):
+                end = self.arrive((*path, END), end)
+                end = self._access_all(reads if isinstance(node, While) else [], (*path, END), end)
                 exits = joined(end, *frame.breaks)
             over = hazards.next_iteration(end, name, depth)
             if all(pending in entry for pending in over):
@@ -243,7 +304,7 @@ class _Walker:
         """Whether the loop can be taken as one access of each thread: nothing inside it needs a barrier inside it."""
         if path not in self.facts.units:
             simple = not any(
-                isinstance(n, Specialized) or (isinstance(n, gpu_ops.GpuOp) and not is_atomic(n))
+                isinstance(n, Specialized) or (isinstance(n, gpu_ops.GpuOp) and not _is_plain(n))
                 for n in statements_in(node)
             )
             free = isinstance(node, For) and node.option("independent") is True
@@ -266,23 +327,31 @@ class _Walker:
         if path not in self.facts.uniform:
             self.facts.uniform[path] = self.facts.uniformity.holds_for(node.condition, context)
         if self.facts.uniform[path]:
-            then = self.statement(node.then, (*path, "then"), state, context)
+            then = self.statement(node.then, (*path, "then"), state, self._inside(node, path, context, True))
             otherwise: State | None = state
             if node.otherwise is not None:
-                otherwise = self.statement(node.otherwise, (*path, "otherwise"), state, context)
+                inner = self._inside(node, path, context, False)
+                otherwise = self.statement(node.otherwise, (*path, "otherwise"), state, inner)
             return joined(then, otherwise)
         self.scopes.append(_Scope(path, False))
         depth = len(self.scopes)
-        inner = context.with_condition(node.condition)
-        then = self.statement(node.then, (*path, "then"), state, inner)
+        then = self.statement(node.then, (*path, "then"), state, self._inside(node, path, context, True))
         after = joined(state, then) if then is None else then
         if node.otherwise is not None:  # runs at the same time, in other threads
-            inner = context.with_condition(node.condition, holds=False)
+            inner = self._inside(node, path, context, False)
             otherwise = self.statement(node.otherwise, (*path, "otherwise"), after, inner)
             after = otherwise if otherwise is not None else after
         self.scopes.pop()
         assert after is not None
         return hazards.leaving(after, depth)
+
+    def _inside(self, node: If, path: Path, context: Context, holds: bool) -> Context:
+        """The context of a branch of ``node``."""
+        key = (*path, "then" if holds else "otherwise")
+        if key not in self.facts.contexts:
+            within = context.with_uniform_condition if self.facts.uniform[path] else context.with_condition
+            self.facts.contexts[key] = within(node.condition, holds=holds)
+        return self.facts.contexts[key]
 
     def _roles(self, node: Specialized, path: Path, state: State, context: Context) -> State | None:
         self.scopes.append(_Scope(path, True))
@@ -290,22 +359,39 @@ class _Walker:
         made: dict[str, dict[Access, None]] = {}
         for position, role in enumerate(node.roles):
             self.region = ((1 << role.threads) - 1) << role.first_thread
-            self.role, self.by_role = role.name, made
-            made[role.name] = {}
+            self.audience = self.region if self.facts.reach.is_last(path) else self.everyone
+            self.role = made[role.name] = self.result.made.setdefault((*path, position), {})
             inner = context.for_threads(role.first_thread, role.threads)
-            ends.append(self.statement(role.body, (*path, position), state, inner))
+            end = self.statement(role.body, (*path, position), state, inner)
+            ends.append(self._end((*path, position, END), end))
         self.scopes.pop()
-        self.region, self.role = outer_region, None
-        check_across_roles(node.roles, made)
+        self.region, self.audience, self.role = outer_region, self.everyone, None
+        count = sum(map(len, made.values()))
+        if self.facts.checked.get(path) != count:
+            check_across_roles(node.roles, made)
+            self.facts.checked[path] = count
         after = joined(*ends)
         return None if after is None else hazards.leaving(after, depth)
+
+    def _end(self, path: Path, state: State | None) -> State | None:
+        """``state`` at the end of the kernel or of a role: no TMA store of its threads may still read shared memory."""
+        if state is None:
+            return None
+        state = self.arrive(path, state)
+        for pending in list(state):
+            access = pending.access
+            reads = pending.in_flight and pending.is_store and not access.is_write and pending.groups > 0
+            if reads and access.threads & ~self.region == 0:
+                wanted = Need(Overlap.CERTAIN, wait="read", groups=pending.groups - 1)
+                self._decide(path, wanted, pending, None)
+        return self.arrive(path, state)
 
     # -- GPU ops ---------------------------------------------------------------------------------------------------
 
     def _operation(self, node: gpu_ops.GpuOp, path: Path, state: State, context: Context) -> State:
         key = (path, context.outer)
         if key not in self.facts.events:
-            self.facts.events[key] = list(operation_accesses(node, context))
+            self.facts.events[key] = [self.facts.shared_access(a) for a in operation_accesses(node, context)]
         if path not in self.facts.masks:
             self.facts.masks[path] = active_threads(context)
         mask, known = self.facts.masks[path]
@@ -314,19 +400,28 @@ class _Walker:
         state = self._access_all(self.facts.events[key], path, state)
         sure, depth = mask if known else 0, len(self.scopes)
         match node:
-            case gpu_ops.BarSync(identifier, threads):
-                whole = identifier == 0 or threads >= self.region.bit_count()
+            case gpu_ops.BarSync() | BarReduce() | GridSync():
+                whole = isinstance(node, GridSync) or node.id == 0 or node.threads >= self.region.bit_count()
                 if whole and mask == self.region and known:
                     state = self._barrier(state, path, self.region)
+            case SyncWarp():
+                state = hazards.after_warp_sync(state, sure)
+            case ClusterArrive() if sure == self.everyone:
+                self.arrived = frozenset(state)
+            case ClusterWait() if sure == self.everyone:
+                before = {pending: None for pending in state if pending in self.arrived}
+                after = {pending: None for pending in state if pending not in self.arrived}
+                state = self._barrier(before, path, self.everyone) | after
             case gpu_ops.FenceProxyAsync(space):
                 state = hazards.after_fence(state, space, sure)
             case gpu_ops.FenceMbarrierInit():
                 state = hazards.after_fence(state, "mbarrier_init", sure)
             case gpu_ops.MbarrierWait(_, _, _, retires):
                 state = hazards.after_barrier_wait(state, {b.storage.name for b in retires}, sure, depth)
-            case gpu_ops.BulkWaitGroup(groups, read, retires):
-                names = {buffer.storage.name for buffer in retires}
-                state = hazards.after_bulk_wait(state, sure, depth, read=read, pending_groups=groups, names=names)
+            case gpu_ops.BulkCommitGroup():
+                state = hazards.after_commit(state, sure)
+            case gpu_ops.BulkWaitGroup(groups, read, _):
+                state = hazards.after_bulk_wait(state, sure, depth, read=read, pending_groups=groups)
             case WgmmaWaitGroup(groups, _, retires) | CpAsyncWaitGroup(groups, retires):
                 engine = "wgmma" if isinstance(node, WgmmaWaitGroup) else "cp_async"
                 names = {buffer.storage.name for buffer in retires}
@@ -343,7 +438,7 @@ class _Walker:
                 earlier = pending.access
                 if pending not in state or earlier.storage.name != name or earlier.asynchronous:
                     continue
-                meets_tma = self.facts.meets_tma(earlier)
+                meets_tma = self.facts.meets_other_proxy(earlier)
                 key = (path, "release", id(earlier))
                 if key not in self.facts.events:
                     later = Access(
@@ -352,7 +447,9 @@ class _Walker:
                     self.facts.events[key] = [later]
                 (later,) = self.facts.events[key]
                 wanted = need(pending, later, self.facts.overlaps)
-                arriving = warpgroups_of(mask) if earlier.by_warpgroups else mask
+                arriving = mask
+                if earlier.by_warpgroups or pending.met:
+                    arriving = hazards.groups_of(mask, WARPGROUP if earlier.by_warpgroups else pending.met)
                 if wanted is not None and earlier.threads & ~arriving == 0:
                     wanted = replace(wanted, barrier=False)  # each thread arrives after its own accesses
                 if wanted is not None and (wanted.barrier or wanted.fence):
@@ -363,7 +460,12 @@ class _Walker:
 
     def _access_all(self, events: list[Access], path: Path, state: State) -> State:
         """``state`` after the accesses of one statement, with decisions made for what they need."""
+        if not events:
+            return state
+        self.facts.reach.locate(events, path, self.facts.units.get(path, False))
         for later in events:
+            if not self.facts.reach.asks(later):
+                continue
             for pending in reversed(list(state)):  # the latest first: it is the one that a user looks for
                 if pending not in state:
                     continue
@@ -375,9 +477,10 @@ class _Walker:
         state = dict(state)
         for access in events:
             if access.threads:
-                state[Pending(access, depth)] = None
+                if self.facts.reach.matters(access):
+                    state[Pending(access, depth)] = None
                 if self.role is not None:
-                    self.by_role[self.role][access] = None
+                    self.role[access] = None
         return state
 
     def _check_statement(self, events: list[Access], path: Path) -> None:
@@ -397,16 +500,19 @@ class _Walker:
         place."""
         if wanted.unordered:
             engine = {"tma": "a TMA load", "cp_async": "cp.async"}.get(pending.access.engine, pending.access.engine)
-            self._impossible(wanted.overlap, pending.access, later, f"nothing waits for {engine}")
+            missing = "nothing commits a TMA store" if pending.is_store else f"nothing waits for {engine}"
+            self._impossible(wanted.overlap, pending.access, later, missing)
             return state
         if wanted.fence and not wanted.barrier and not wanted.wait:
             added = [self._decide(place, wanted, pending, later) for place in pending.barriers]
             if any(added):
                 raise _Restart
         uniform = next((i for i, scope in enumerate(self.scopes) if not scope.is_uniform), len(self.scopes))
-        if pending.depth > uniform:
+        if pending.depth > uniform and not (wanted.wait and not wanted.barrier and not wanted.fence):
             self._impossible(wanted.overlap, pending.access, later, "a barrier is needed where not all threads arrive")
             return state
+        if wanted.within and not self._is_warpgroups():
+            wanted = replace(wanted, within=0)
         here = pending.depth == len(self.scopes)
         added = self._decide(path if here else self.scopes[pending.depth].path, wanted, pending, later)
         if not added and not here:  # read by the very condition or bound that sends the threads different ways
@@ -418,14 +524,26 @@ class _Walker:
                 location=later.location or pending.access.location,
             )
         if not here:
-            raise _Restart
+            raise _Restart(self.scopes[pending.depth].path)
         return self.arrive(path, state)
 
-    def _decide(self, place: Path, wanted: Need, pending: Pending, later: Access) -> bool:
+    def _is_warpgroups(self) -> bool:
+        """Whether the present threads are several whole warpgroups."""
+        first = (self.region & -self.region).bit_length() - 1
+        count = self.region.bit_count()
+        return first % WARPGROUP == 0 and count % WARPGROUP == 0 and count > WARPGROUP
+
+    def _decide(self, place: Path, wanted: Need, pending: Pending, later: Access | None) -> bool:
         decision = self.result.decisions.setdefault(place, Decision())
+        if decision.lacks_barrier(wanted):
+            if not self.may_add_barriers:
+                raise _BarrierNeeded
+            self.result.barriers.append(self.facts.reach.evidence(place, pending, later))
         added = decision.add(wanted, pending.access, later)
         self.decided |= added
-        self.decisions_made += added
+        if added:
+            for length in range(len(place) + 1):
+                self.result.counts[place[:length]] = self.result.counts.get(place[:length], 0) + 1
         return added
 
     def _impossible(self, overlap: Overlap, earlier: Access, later: Access, why: str) -> None:

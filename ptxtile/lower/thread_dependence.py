@@ -15,6 +15,7 @@ from ptxtile.ir.buffers import Scope
 from ptxtile.ir.effects import is_atomic, private_results
 from ptxtile.ir.expressions import Expr, Load, Var
 from ptxtile.ir.gpu_ops import GpuOp
+from ptxtile.ir.manual_ops import BarReduce
 from ptxtile.ir.program import Kernel
 from ptxtile.ir.rewrite import children, walk
 from ptxtile.ir.statements import Break, Continue, For, If, Let, ParallelFor, Statement, Store, While
@@ -73,9 +74,11 @@ class ThreadDependence:
             if node.buffer.scope in _PRIVATE and (divergent or not uniform):
                 self._mark(node.buffer.storage.name)
         elif isinstance(node, GpuOp):
-            # the results of all but atomic operations, which the block does once, are each thread's own
+            # the results of all but atomic operations, which the block does once, and of counting barriers, which
+            # tell all threads the same, are each thread's own
             operands = (child for child in children(node) if isinstance(child, Expr))
-            if divergent or not is_atomic(node) or not all(self.is_uniform(operand) for operand in operands):
+            agreed = isinstance(node, BarReduce) or (is_atomic(node) and all(map(self.is_uniform, operands)))
+            if divergent or not agreed:
                 for buffer in private_results(node):
                     self._mark(buffer.storage.name)
         elif isinstance(node, ParallelFor):

@@ -3,30 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from ptxtile.errors import Location
 from ptxtile.ir.buffers import Buffer, Scope, Storage, contiguous_strides
+from ptxtile.ir.cluster_ops import ClusterArrive, ClusterWait
 from ptxtile.ir.expressions import Expr, Load, Var, constant
 from ptxtile.ir.gpu_ops import BarSync, FenceMbarrierInit, MbarrierArriveExpectTx, MbarrierInit, MbarrierWait
 from ptxtile.ir.rewrite import map_children
-from ptxtile.ir.statements import Allocate, For, If, Let, Seq, Statement, Store, While, seq
+from ptxtile.ir.statements import Allocate, For, If, Let, Role, Seq, Statement, Store, While, seq
 from ptxtile.ir.tile_ops import Copy, CopyPath, TmaCopy
 from ptxtile.ir.types import int32, uint64
+from ptxtile.records import record
 
 WARP = 32
 
+LoadIssue = Callable[[int, Copy, Buffer, Expr], TmaCopy]
+"""(position in the group, copy, mbarriers, index) → the load's start."""
 
-@dataclass(frozen=True, slots=True)
+
+@record
 class LoadGroup:
     """Consecutive TMA loads that are waited for together. ``in_loop``: the group may run more than once, so its parity
-    is state; else the parity is 0."""
+    is state; else the parity is 0. ``first_thread``: of the role that the user put it into; 0: of the CTA."""
 
     number: int
     copies: tuple[Copy, ...]
     in_loop: bool
     location: Location | None = field(default=None, compare=False)
+    first_thread: int = 0
 
     @property
     def bytes(self) -> int:
@@ -44,7 +50,7 @@ class LoadGroup:
         return tuple(copy.destination.buffer for copy in self.copies)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class GroupedLoads(Statement):
     """A group's copies as one statement, so that its bounds survive when what stands between two groups is cut away."""
 
@@ -58,7 +64,7 @@ class GroupedLoads(Statement):
         return LoadGroup(self.number, copies, self.in_loop, self.location)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Phase:
     """The parity of a wait: a constant, or a per-thread counter that each wait flips."""
 
@@ -90,12 +96,16 @@ def barrier_buffer(name: str, count: int) -> Buffer:
 
 
 def barrier_prologue(
-    barriers: list[tuple[Buffer, tuple[int, ...]]], thread: Var, threads: int, then: Sequence[Statement] = ()
+    barriers: list[tuple[Buffer, tuple[int, ...]]],
+    thread: Var,
+    threads: int,
+    then: Sequence[Statement] = (),
+    for_cluster: bool = False,
 ) -> list[Statement]:
     """Allocates the barriers and lets thread 0 initialise them: (buffer, arrivals of each mbarrier) → statements.
 
-    The fence makes the inits visible to the async proxy, the barrier to the other threads. ``then``: what thread 0 does
-    in between.
+    The fence makes the inits visible to the async proxy, the barrier to the other threads; ``for_cluster``: to those of
+    all CTAs of the cluster. ``then``: what thread 0 does in between.
     """
     result: list[Statement] = [Allocate(buffer) for buffer, _ in barriers]
     inits: list[Statement] = [
@@ -104,16 +114,22 @@ def barrier_prologue(
         for index, arrivals in enumerate(counts)
     ]
     result.append(If(thread.eq(0), seq(*inits, FenceMbarrierInit(), *then)))
+    if for_cluster:
+        return [*result, ClusterArrive(), ClusterWait()]
     result.append(BarSync(0, -(-threads // WARP) * WARP))  # barriers count whole warps (PTX ISA, «barrier»)
     return result
 
 
-def issue(group: LoadGroup, barrier: Buffer, index: Expr | None = None) -> list[Statement]:
+def issue(
+    group: LoadGroup, barrier: Buffer, index: Expr | None = None, load: LoadIssue | None = None
+) -> list[Statement]:
     """Announces the group's bytes on its mbarrier (by default that of its number) and starts its loads; for one elected
-    thread."""
+    thread. ``load``: how each is started, where it is not all of it by this CTA for itself."""
     index = constant(group.number) if index is None else index
     result: list[Statement] = [MbarrierArriveExpectTx(barrier, index, group.bytes, location=group.location)]
-    result += [TmaCopy(c.source, c.destination, barrier, index, location=c.location) for c in group.copies]
+    for position, copy in enumerate(group.copies):
+        whole = TmaCopy(copy.source, copy.destination, barrier, index, location=copy.location)
+        result.append(whole if load is None else load(position, copy, barrier, index))
     return result
 
 
@@ -134,11 +150,12 @@ def replace_groups(body: Statement, make: Callable[[LoadGroup], list[Statement]]
     up.
     """
     groups: list[LoadGroup] = []
+    first_thread = 0
 
     def close(run: list[Copy], in_loop: bool) -> list[Statement]:
         if not run:
             return []
-        group = LoadGroup(len(groups), tuple(run), in_loop, run[0].location)
+        group = LoadGroup(len(groups), tuple(run), in_loop, run[0].location, first_thread)
         groups.append(group)
         return make(group)
 
@@ -160,6 +177,12 @@ def replace_groups(body: Statement, make: Callable[[LoadGroup], list[Statement]]
         return result + close(run, in_loop)
 
     def visit(node: Any, in_loop: bool) -> Any:
+        nonlocal first_thread
+        if isinstance(node, Role):
+            first_thread = node.first_thread
+            role = map_children(node, lambda child: visit(child, in_loop))
+            first_thread = 0
+            return role
         if isinstance(node, Seq):
             return seq(*visit_seq(node.statements, in_loop))
         if isinstance(node, Copy) and _is_load(node):

@@ -8,14 +8,15 @@ and not written by the kernel.
 
 from __future__ import annotations
 
-from ptxtile.ir.access import Context, inlined, statements_in
+from ptxtile.ir.access import Context, inlined
 from ptxtile.ir.buffers import Scope
 from ptxtile.ir.effects import private_results, writes_global
 from ptxtile.ir.enumeration import NotEnumerable, evaluate
 from ptxtile.ir.expressions import Expr, Load, Var
 from ptxtile.ir.gpu_ops import GpuOp
+from ptxtile.ir.manual_ops import BarReduce
 from ptxtile.ir.program import Kernel
-from ptxtile.ir.rewrite import children, walk
+from ptxtile.ir.rewrite import children, statements_in, walk
 from ptxtile.ir.statements import Break, Continue, For, If, Let, Role, Seq, Specialized, Statement, Store, While
 
 _PRIVATE = (Scope.LOCAL, Scope.REGISTER, Scope.FRAGMENT)
@@ -32,9 +33,11 @@ class Uniformity:
         written = [store.buffer for store in stores if store.buffer.scope is Scope.GLOBAL]
         written += [buffer for buffer in map(writes_global, statements_in(kernel.body)) if buffer is not None]
         self._written = {context.memories.get(b.storage.name, b.storage.name) for b in written}
-        known = -1
-        while known != len(self._varying):
-            known = len(self._varying)
+        self._trusted: set[str] = set()  # names that an answer took to be the same in all threads
+        marked = False
+        while not marked or self._trusted & self._varying:
+            marked = True
+            self._trusted.clear()
             self._mark(kernel.body, context, True)
 
     def holds_for(self, expression: Expr, context: Context) -> bool:
@@ -44,6 +47,7 @@ class Uniformity:
             return self._leaves_are_uniform(expression, context)
         names = {node.name for node in walk(value) if isinstance(node, Var)}
         if not names & self._varying:
+            self._trusted |= names
             return True
         return names <= {context.thread} and _is_constant_over_threads(value, context)
 
@@ -53,6 +57,8 @@ class Uniformity:
         bounds = (loop.start, loop.stop) if isinstance(loop, For) else (loop.condition,)
         if not all(self.holds_for(bound, context) for bound in bounds):
             return False
+        if not any(isinstance(inside, (Break, Continue)) for inside in statements_in(loop.body)):
+            return True
         inner = context.with_loop(loop, symbolic=True) if isinstance(loop, For) else context
         return not self._diverges(loop.body, inner, True)
 
@@ -81,6 +87,7 @@ class Uniformity:
                 in_roles = storage.name in self._written_in_roles and context.threads == self._threads
                 if storage.name in self._varying or in_roles:
                     return False
+                self._trusted.add(storage.name)
             elif storage.scope is Scope.GLOBAL and context.memories.get(storage.name, storage.name) in self._written:
                 return False
         return all(self._leaves_are_uniform(child, context) for child in children(expression))
@@ -99,6 +106,8 @@ class Uniformity:
             case Store(buffer, indices, value) if buffer.scope in _PRIVATE:
                 if not uniform or not all(self.holds_for(e, context) for e in (*indices, value)):
                     self._varying.add(buffer.storage.name)
+            case BarReduce() if uniform:
+                pass  # all threads learn the same
             case GpuOp():
                 self._varying |= {buffer.storage.name for buffer in private_results(node)}
             case For(var, _, _, _, _, body):

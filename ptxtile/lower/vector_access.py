@@ -7,7 +7,7 @@ must be a multiple of the access size.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from ptxtile.ir.analysis import Analyzer
@@ -27,14 +27,16 @@ from ptxtile.ir.expressions import (
     constant_value,
 )
 from ptxtile.ir.layouts import SharedLayout
+from ptxtile.ir.mapped_layouts import MappedLayout
 from ptxtile.ir.rewrite import children, free_variables, substitute
 from ptxtile.ir.statements import If, Store
+from ptxtile.records import record
 
 VECTOR_BYTES = 16
 MEMORY = (Scope.GLOBAL, Scope.SHARED)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class MemoryAccess:
     """A load or store of memory and the conditions around it (guards of lazy selects and of Ifs)."""
 
@@ -93,7 +95,9 @@ class VectorWidths:
         """Elements of the last dimension that follow each other in memory, from any multiple of 16 bytes on."""
         if isinstance(buffer.layout, SharedLayout):
             innermost, stride = Layouts.innermost(buffer.layout)
-            return innermost if stride == 1 else 1
+            return innermost & -innermost if stride == 1 else 1  # runs must not cross from one part to the next
+        if isinstance(buffer.layout, MappedLayout):
+            return buffer.layout.contiguous
         return VECTOR_BYTES if constant_value(buffer.strides[-1]) == 1 else 1
 
     def _steps_by_one(self, indices: tuple[Expr, ...], var: Var) -> bool:
@@ -113,6 +117,8 @@ class VectorWidths:
         strides = buffer.strides[:-1]
         if isinstance(buffer.layout, SharedLayout):
             return all(stride % width == 0 for stride in Layouts.outer_strides(buffer.layout))
+        if isinstance(buffer.layout, MappedLayout):
+            return True
         for index, stride in zip(indices[:-1], strides, strict=True):
             step = constant_value(stride)
             if step is not None and step % width == 0:

@@ -16,7 +16,7 @@ after the other lanes' work keeps the meaning, as long as within one lane no acc
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from ptxtile.ir.atomic_ops import Atomic, vector_lanes
@@ -46,6 +46,7 @@ from ptxtile.lower.options import Options
 from ptxtile.lower.parallel_loops import base_alignments
 from ptxtile.lower.scopes import ScopedRewriter, analyzer_for
 from ptxtile.lower.vector_access import MEMORY, VECTOR_BYTES, MemoryAccess, VectorWidths
+from ptxtile.records import record
 from ptxtile.target import Target
 
 BATCH_BYTES = 256
@@ -140,7 +141,7 @@ class _Vectorizer(ScopedRewriter):
         return result if batch == total else rounds(outer, total // batch, result)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Rounds:
     """The loop around the lanes whose loads are issued together."""
 

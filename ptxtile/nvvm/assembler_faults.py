@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+
+from ptxtile.records import record
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Rule:
     """``pattern`` matches one instruction; ``fault`` says what went wrong, on what."""
 

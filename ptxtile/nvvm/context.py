@@ -7,15 +7,21 @@ from typing import TYPE_CHECKING
 
 from ptxtile.errors import Location
 from ptxtile.ir.buffers import Storage
+from ptxtile.ir.expressions import Expr
 from ptxtile.ir.program import Kernel
 from ptxtile.ir.types import DType
 from ptxtile.nvvm.function import FunctionWriter, Value
+from ptxtile.records import record
 
 if TYPE_CHECKING:
     from ptxtile.nvvm.tensor_core_ops import PendingWgmma
 
 
-@dataclass(frozen=True, slots=True)
+Sum = tuple[int, tuple[tuple[str, int], ...]]
+"""A constant, and (variable, factor) of the terms."""
+
+
+@record
 class Loop:
     """Where Break and Continue of a loop go. ``None`` labels: an unrolled loop, which has neither."""
 
@@ -28,7 +34,8 @@ class Context:
     """``variables``: the lanes of each Var in scope, by name. ``pointers``: base addresses of global tensors.
     ``invariant``: names of tensors that the kernel only reads. ``registers``: the slots of REGISTER storages, one for
     each element of the type in ``register_types``. ``arrays``: the allocas of LOCAL storages. ``tensor_maps``:
-    generic addresses, as i64 operands. ``wgmma``: instructions that will be written together."""
+    generic addresses, as i64 operands. ``index_sums``: indices of registers, by identity. ``wgmma``: instructions that
+    will be written together; ``accumulators``: the storages that wgmma accumulates in, once they matter."""
 
     writer: FunctionWriter
     kernel: Kernel | None = None
@@ -40,7 +47,9 @@ class Context:
     arrays: dict[str, str] = field(default_factory=dict)
     tensor_maps: dict[str, str] = field(default_factory=dict)
     loops: list[Loop] = field(default_factory=list)
+    index_sums: dict[int, tuple[Expr, Sum | None]] = field(default_factory=dict)
     wgmma: PendingWgmma | None = None
+    accumulators: frozenset[str] | None = None
     subprogram: int | None = None
     subprogram_file: str = ""
 

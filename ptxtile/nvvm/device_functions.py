@@ -7,8 +7,6 @@ places. Measured with 32 call sites, LLVM and ptxas together: exp 81 ms inlined 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from ptxtile.ir.program import Function
 from ptxtile.nvvm import statements
 from ptxtile.nvvm.context import Context
@@ -16,12 +14,13 @@ from ptxtile.nvvm.dtypes import value_type
 from ptxtile.nvvm.expressions import scalar
 from ptxtile.nvvm.function import FunctionWriter, Value
 from ptxtile.nvvm.module import ModuleWriter
+from ptxtile.records import record
 
 INLINE_BUDGET = 1500
 """Instructions that all inlined copies of one function may come to; that many take LLVM some 50 ms."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Written:
     """A function whose body has been written: its parameters as text, and the number of its instructions."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 
 from ptxtile.errors import VerificationError
 from ptxtile.ir.program import Program
@@ -11,10 +10,11 @@ from ptxtile.nvvm import device_functions, llvm
 from ptxtile.nvvm.kernel import write_kernel
 from ptxtile.nvvm.module import ModuleWriter
 from ptxtile.nvvm.ptx_isa import choose
+from ptxtile.records import record
 from ptxtile.target import Feature, Target
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class EmittedModule:
     """``llvm_ir``: the text before LLVM's passes. ``timings``: seconds of ``text`` (writing it), ``import`` (of
     llvmlite, the first time), ``init``, ``parse``, ``optimize`` and ``emit``."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ptxtile.ir import expressions as ir
-from ptxtile.ir.buffers import Scope
+from ptxtile.ir.buffers import Buffer, Scope
 from ptxtile.ir.expressions import HARDWARE_FUNCTIONS, Expr
 from ptxtile.ir.rewrite import walk
 from ptxtile.ir.types import DType
@@ -14,6 +14,7 @@ from ptxtile.nvvm import calls, casts, memory, operators
 from ptxtile.nvvm.context import Context
 from ptxtile.nvvm.dtypes import value_type
 from ptxtile.nvvm.function import Value, constant_value
+from ptxtile.nvvm.register_indices import known_index
 
 Lanes = tuple[Value, ...]
 
@@ -47,6 +48,8 @@ def _variable(context: Context, node: ir.Var) -> Lanes:
 
 def _binary(context: Context, node: ir.Binary) -> Lanes:
     left, right = evaluate(context, node.left), evaluate(context, node.right)
+    if len(left) == 1 == len(right):  # most are indices; a generator would cost more than the rule
+        return (operators.binary(context.writer, node.operator, left[0], right[0]),)
     return tuple(operators.binary(context.writer, node.operator, a, b) for a, b in zip(left, right, strict=True))
 
 
@@ -72,7 +75,13 @@ def _broadcast(context: Context, node: ir.Broadcast) -> Lanes:
 def _load(context: Context, node: ir.Load) -> Lanes:
     if len(node.indices) != 1:
         raise context.writer.error(f"{node.buffer.name} is not flattened: it has {len(node.indices)} indices")
-    return memory.load(context, node.buffer, scalar(context, node.indices[0]), node.dtype)
+    return memory.load(context, node.buffer, index_of(context, node.buffer, node.indices[0]), node.dtype)
+
+
+def index_of(context: Context, buffer: Buffer, index: ir.Expr) -> Value:
+    """The value of the index of an access of ``buffer``."""
+    known = known_index(context, index) if buffer.scope is Scope.REGISTER else None
+    return scalar(context, index) if known is None else known
 
 
 def _shared_address(context: Context, node: ir.SharedAddress) -> Lanes:

@@ -5,22 +5,24 @@ Results wrap to the dtype as the expressions' semantics say (:mod:`ptxtile.ir.ex
 
 from __future__ import annotations
 
-from ptxtile.ir.expressions import constant
-from ptxtile.ir.types import DType, Kind
+import operator
+
+from ptxtile.ir.types import DType, Kind, wrap_integer
 
 
 def wrap(value: int, dtype: DType) -> int | bool:
-    return constant(value, dtype.element).value  # type: ignore[return-value]
+    return bool(value) if dtype.kind is Kind.BOOL else wrap_integer(value, dtype)
 
 
-def fold_binary(operator: str, left: int, right: int, dtype: DType) -> int | None:
+def fold_binary(name: str, left: int, right: int, dtype: DType) -> int | None:
     """The value of an integer or bool operator, or None when it has none (division by zero) or the dtype no such
     operator."""
     if dtype.kind is Kind.FLOAT:
         return None
-    if dtype.kind is Kind.BOOL and operator not in ("and", "or", "xor", "min", "max"):
+    if dtype.kind is Kind.BOOL and name not in ("and", "or", "xor", "min", "max"):
         return None
-    result = _RULES[operator](int(left), int(right), dtype) if operator in _RULES else None
+    rule = _RULES.get(name)
+    result = rule(int(left), int(right), dtype) if rule is not None else None
     return None if result is None else wrap(result, dtype)
 
 
@@ -65,12 +67,15 @@ _RULES = {
 }
 
 
-def fold_compare(operator: str, left: int, right: int) -> bool:
-    return {
-        "eq": left == right,
-        "ne": left != right,
-        "lt": left < right,
-        "le": left <= right,
-        "gt": left > right,
-        "ge": left >= right,
-    }[operator]
+_COMPARISONS = {
+    "eq": operator.eq,
+    "ne": operator.ne,
+    "lt": operator.lt,
+    "le": operator.le,
+    "gt": operator.gt,
+    "ge": operator.ge,
+}
+
+
+def fold_compare(name: str, left: int, right: int) -> bool:
+    return _COMPARISONS[name](left, right)

@@ -7,19 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from ptxtile.errors import Location, VerificationError
-from ptxtile.ir.types import DType
+from ptxtile.ir.types import BY_NAME, DType
 from ptxtile.nvvm.dtypes import constant_text, value_type
 from ptxtile.nvvm.folding import wrap
+from ptxtile.records import record
 
 if TYPE_CHECKING:
     from ptxtile.nvvm.module import ModuleWriter
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Value:
     """One scalar: the LLVM operand ``text`` plus the integer ``offset``, of ``dtype`` (never with lanes).
 
@@ -33,8 +34,24 @@ class Value:
 
 
 def constant_value(value: int | float | bool, dtype: DType) -> Value:
-    known = None if dtype.is_float else wrap(int(value), dtype)
-    return Value(constant_text(value if known is None else known, dtype), dtype.element, known)
+    if dtype.is_float:
+        return _float_constant(float(value).hex(), dtype.element_name)
+    return _integer_constant(int(value), dtype.element_name)
+
+
+@lru_cache(maxsize=1 << 14)
+def _integer_constant(value: int, dtype_name: str) -> Value:
+    """Also bools. Remembered: unrolled loops ask for the same ones again and again."""
+    dtype = BY_NAME[dtype_name]
+    known = wrap(value, dtype)
+    return Value(constant_text(known, dtype), dtype, known)
+
+
+@lru_cache(maxsize=1 << 10)
+def _float_constant(digits: str, dtype_name: str) -> Value:
+    """``digits`` hexadecimal, for -0.0 and 0.0 are equal but not the same constant."""
+    dtype = BY_NAME[dtype_name]
+    return Value(constant_text(float.fromhex(digits), dtype), dtype, None)
 
 
 class FunctionWriter:

@@ -113,7 +113,8 @@ def _mask(context: Context, mask: int | Expr) -> str:
 def _tma_store(context: Context, node: ir.TmaStore) -> None:
     coordinates = _coordinates(context, node.coordinates)
     tile = _tile(context, node.shared, node.offset)
-    _call(context, f"tma_store_{len(coordinates)}d", _tensor_map(context, node.tensor_map), tile, *coordinates)
+    name = f"tma_reduce_{node.operator}" if node.operator else "tma_store"
+    _call(context, f"{name}_{len(coordinates)}d", _tensor_map(context, node.tensor_map), tile, *coordinates)
 
 
 def _prefetch(context: Context, node: ir.PrefetchTensorMap) -> None:

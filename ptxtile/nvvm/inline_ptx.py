@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ptxtile.errors import VerificationError
+from ptxtile.ir.atomic_ops import TMA_REDUCTIONS
 from ptxtile.nvvm import inline_ptx_warps
 from ptxtile.nvvm.ptx_template import InlinePtx, operation, pure
 from ptxtile.target import Feature
@@ -72,6 +73,18 @@ def _tensor_copies() -> list[InlinePtx]:
                 Feature.TMA,
             )
         )
+        copies += [
+            operation(
+                f"tma_reduce_{operator}_{rank}d",
+                f"cp.reduce.async.bulk.tensor.{rank}d.global.shared::cta.{operator}.tile.bulk_group "
+                f"[$0, {{{store_coordinates}}}], [$1];",
+                "l,r" + ",r" * rank,
+                ("i64", "i32", *indices),
+                "Data Movement and Conversion Instructions: cp.reduce.async.bulk.tensor",
+                Feature.TMA,
+            )
+            for operator in TMA_REDUCTIONS
+        ]
     return copies
 
 

@@ -1,5 +1,5 @@
-"""Templates of cp.async, clusters, wgmma's synchronization and the exchanges within a warp; a part of the table in
-:mod:`ptxtile.nvvm.inline_ptx`."""
+"""Templates of cp.async, clusters, wgmma's synchronization, the exchanges within a warp, and the barriers that count or
+span the grid; a part of the table in :mod:`ptxtile.nvvm.inline_ptx`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _WGMMA = "Asynchronous Warpgroup Level Matrix Instructions: wgmma"
 
 
 def templates() -> list[InlinePtx]:
-    return [*_copies(), *_clusters(), *_warps(), *_matrices()]
+    return [*_copies(), *_clusters(), *_warps(), *_barriers(), *_matrices()]
 
 
 def _copies() -> list[InlinePtx]:
@@ -51,23 +51,61 @@ def _clusters() -> list[InlinePtx]:
 def _warps() -> list[InlinePtx]:
     shuffle = "Data Movement and Conversion Instructions: shfl.sync"
     vote = "Parallel Synchronization and Communication Instructions: vote.sync"
+    match = "Parallel Synchronization and Communication Instructions: match.sync"
     found = []
     for mode, spelling in (("idx", "idx"), ("xor", "bfly"), ("up", "up"), ("down", "down")):
-        text = f"shfl.sync.{spelling}.b32 $0, $1, $2, $3, -1;"
-        found.append(operation(f"shuffle_{mode}", text, "=r,r,r,n", ("i32",) * 3, shuffle, None, result="i32"))
+        text = f"shfl.sync.{spelling}.b32 $0, $1, $2, $3, $4;"
+        found.append(operation(f"shuffle_{mode}", text, "=r,r,r,n,r", ("i32",) * 4, shuffle, None, result="i32"))
     for mode in ("any", "all"):
-        text = f"{{ .reg .pred P; setp.ne.b32 P, $1, 0; vote.sync.{mode}.pred P, P, -1; selp.b32 $0, 1, 0, P; }}"
-        found.append(operation(f"vote_{mode}", text, "=r,r", ("i32",), vote, None, result="i32"))
-    ballot = "{ .reg .pred P; setp.ne.b32 P, $1, 0; vote.sync.ballot.b32 $0, P, -1; }"
+        text = f"{{ .reg .pred P; setp.ne.b32 P, $1, 0; vote.sync.{mode}.pred P, P, $2; selp.b32 $0, 1, 0, P; }}"
+        found.append(operation(f"vote_{mode}", text, "=r,r,r", ("i32",) * 2, vote, None, result="i32"))
+    for bits, constraint in ((32, "r"), (64, "l")):
+        any_text, all_text = f"match.any.sync.b{bits} $0, $1, $2;", f"match.all.sync.b{bits} $0, $1, $2;"
+        for mode, text in (("any", any_text), ("all", all_text)):
+            found.append(operation(f"match_{mode}_{bits}", text, f"=r,{constraint},r", (f"i{bits}", "i32"),
+                                   match, None, result="i32"))  # fmt: skip
+    ballot = "{ .reg .pred P; setp.ne.b32 P, $1, 0; vote.sync.ballot.b32 $0, P, $2; }"
     elect = "{ .reg .pred P; elect.sync _|P, -1; selp.b32 $0, 1, 0, P; }"
     return [
         *found,
-        operation("vote_ballot", ballot, "=r,r", ("i32",), vote, None, result="i32"),
-        operation("sync_warp", "bar.warp.sync -1;", "", (),
+        operation("vote_ballot", ballot, "=r,r,r", ("i32",) * 2, vote, None, result="i32"),
+        operation("active_mask", "activemask.b32 $0;", "=r", (),
+                  "Parallel Synchronization and Communication Instructions: activemask", None, result="i32"),
+        operation("sync_warp", "bar.warp.sync $0;", "r", ("i32",),
                   "Parallel Synchronization and Communication Instructions: bar.warp.sync", None),
         operation("elect_one", elect, "=r", (), "Parallel Synchronization and Communication Instructions: elect.sync",
                   Feature.ELECT, result="i32"),
     ]  # fmt: skip
+
+
+_GRID_SYNC = (
+    "{ .reg .pred P, Q, F; .reg .b32 T, N, X, O, V; .reg .b64 A; "
+    "mov.u32 T, %tid.x; setp.ne.u32 P, T, 0; @P bra D_${:uid}; "
+    "mov.u32 N, %nctaid.x; mov.u32 X, %nctaid.y; mul.lo.u32 N, N, X; mov.u32 X, %nctaid.z; mul.lo.u32 N, N, X; "
+    "mov.u32 X, %ctaid.x; mov.u32 V, %ctaid.y; or.b32 X, X, V; mov.u32 V, %ctaid.z; or.b32 X, X, V; "
+    "setp.eq.u32 F, X, 0; sub.u32 N, 0x80000001, N; selp.u32 N, N, 1, F; "
+    "mov.b64 A, {%envreg2, %envreg1}; atom.add.release.gpu.u32 O, [A+4], N; "
+    "W_${:uid}: ld.acquire.gpu.u32 V, [A+4]; xor.b32 V, V, O; setp.ge.s32 Q, V, 0; @Q bra W_${:uid}; D_${:uid}: }"
+)
+"""Thread 0 of each CTA: the first CTA adds 2³¹ less the number of the others, those add 1; so the highest bit of the
+counter changes when all have come, and what is below it is 0 again (see :class:`ptxtile.ir.manual_ops.GridSync`)."""
+
+
+def _barriers() -> list[InlinePtx]:
+    heading = "Parallel Synchronization and Communication Instructions: bar, barrier"
+    found = [operation("grid_sync", _GRID_SYNC, "", (), heading, None)]
+    for mode in ("popc", "and", "or"):
+        for suffix, count in (("", "$2, $3"), ("_all", "$2")):
+            start = "{ .reg .pred P; setp.ne.b32 P, $1, 0; "
+            text = f"bar.red.{mode}.pred P, {count}, P; selp.b32 $0, 1, 0, P; }}"
+            if mode == "popc":
+                text = f"bar.red.popc.u32 $0, {count}, P; }}"
+            numbers = 1 if suffix else 2
+            found.append(
+                operation(f"bar_reduce_{mode}{suffix}", start + text, "=r,r" + ",n" * numbers,
+                          ("i32",) * (1 + numbers), heading, None, result="i32")
+            )  # fmt: skip
+    return found
 
 
 def _matrices() -> list[InlinePtx]:

@@ -1,4 +1,5 @@
-"""Rules for what only users write: bar.arrive, mbarrier.expect_tx, assertions, inline PTX."""
+"""Rules for what only users write: bar.arrive, bar.red, the grid's barrier, mbarrier.expect_tx, assertions, inline
+PTX."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ from collections.abc import Callable
 
 from ptxtile.ir import manual_ops
 from ptxtile.ir.tile_ops import Print
-from ptxtile.ir.types import DType, int32
+from ptxtile.ir.types import DType, bool_, int32, uint32
 from ptxtile.nvvm import inline_ptx, memory, printing
 from ptxtile.nvvm.context import Context
 from ptxtile.nvvm.dtypes import value_type
@@ -20,6 +21,22 @@ _REGISTERS = {("int", 16): "h", ("int", 32): "r", ("int", 64): "l", ("float", 32
 
 def _arrive(context: Context, node: manual_ops.BarArrive) -> None:
     inline_ptx.call(context.writer, "bar_arrive", str(node.id), str(node.threads))
+
+
+def _reduce(context: Context, node: manual_ops.BarReduce) -> None:
+    """As bar.sync: without a count when it is all of the CTA."""
+    writer, kernel = context.writer, context.kernel
+    condition = writer.register(f"zext i1 {writer.operand(scalar(context, node.condition))} to i32")
+    everyone = kernel is not None and node.threads == -(-kernel.threads // 32) * 32 and node.id == 0
+    numbers = (str(node.id),) if everyone else (str(node.id), str(node.threads))
+    result = inline_ptx.call(writer, f"bar_reduce_{node.mode}{'_all' if everyone else ''}", condition, *numbers)
+    value = Value(result, uint32) if node.mode == "popc" else writer.value(f"icmp ne i32 {result}, 0", bool_)
+    memory.store(context, node.destination, scalar(context, node.destination_offset), [value])
+
+
+def _grid_sync(context: Context, node: manual_ops.GridSync) -> None:
+    for name, *operands in (("bar_sync_all", "0"), ("grid_sync",), ("bar_sync_all", "0")):
+        inline_ptx.call(context.writer, name, *operands)
 
 
 def _expect(context: Context, node: manual_ops.MbarrierExpectTx) -> None:
@@ -88,6 +105,8 @@ def _escaped(template: str) -> str:
 
 RULES: dict[type, Callable[..., None]] = {
     manual_ops.BarArrive: _arrive,
+    manual_ops.BarReduce: _reduce,
+    manual_ops.GridSync: _grid_sync,
     manual_ops.MbarrierExpectTx: _expect,
     manual_ops.DeviceAssert: _assert,
     manual_ops.InlinePtx: _inline,

@@ -1,8 +1,9 @@
 """Inline-PTX templates of ldmatrix, mma.sync and wgmma, made for the shape and element types that an op asks for.
 
 Accumulators of wgmma are *tied* operands: they go into and come out of each block of instructions, and of the waits,
-so that no instruction of LLVM's can read one between. All multiplications between a fence and a commit are one block
-(:class:`WgmmaBlock`): ptxas then sees no moves of registers between them, which would make it run them one at a time.
+so that no instruction of LLVM's can read one between. All from a fence to the wait after its commit is one block
+(:class:`WgmmaBlock`): ptxas then sees no moves of registers between multiplications, which would make it run them one
+at a time, and LLVM sees each register once.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ptxtile.ir.types import DType
-from ptxtile.nvvm.ptx_template import InlinePtx, operation
+from ptxtile.nvvm.ptx_template import InlinePtx, operation, pure
+from ptxtile.records import record
 from ptxtile.target import Feature
 
 _LDMATRIX = "Warp Level Matrix Instructions: ldmatrix"
@@ -79,6 +81,14 @@ def mma(shape: tuple[int, int, int], a: DType, b: DType, accumulator: DType, cou
                      results=(kinds[2],) * results)  # fmt: skip
 
 
+ANOTHER_REGISTER = pure(
+    "another_register", "prmt.b32 $0, $1, $1, 0x3210;", "=r,r", ("i32",),
+    "Data Movement and Conversion Instructions: prmt", result="i32",
+)  # fmt: skip
+"""A value in another register, which ptxas 13.0 takes for a computation: where A of a wgmma are the very registers of
+an accumulator, it runs the instructions one at a time (C7511), and it removes plain moves."""
+
+
 # --- wgmma -----------------------------------------------------------------------------------------------------------
 
 
@@ -92,7 +102,7 @@ class Accumulator:
     given: list[str] | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Multiplication:
     """``a``: registers, or one descriptor. ``accumulate``: True, False, or an i32 operand that is not 0 where it
     holds. ``flags``: what follows it in the instruction."""
@@ -108,10 +118,12 @@ class Multiplication:
 
 @dataclass(slots=True)
 class WgmmaBlock:
-    """Fences, multiplications and commits that are written as one block of inline PTX, in order."""
+    """Fences, multiplications, commits and waits that are written as one block of inline PTX, in order. ``inputs``: i32
+    registers that have to live until its end."""
 
     accumulators: list[Accumulator] = field(default_factory=list)
     steps: list[Multiplication | str] = field(default_factory=list)
+    inputs: list[str] = field(default_factory=list)
 
     def template(self) -> tuple[InlinePtx, list[str]]:
         """The template and its operands."""
@@ -156,6 +168,8 @@ class WgmmaBlock:
             else:
                 predicate = f"setp.ne.b32 P, {operand(step.accumulate, 'i32')}, 0;"
                 lines.append(f"{{ .reg .pred P; {predicate} {line}, P{step.flags}; }}")
+        for text in self.inputs:
+            operand(text, "i32")
         mixed = any(name in line for line in lines for name in _MIXED_INTEGERS)
         name, isa = ("wgmma_mixed", (8, 4)) if mixed else ("wgmma", (8, 0))
         template = operation(name, " ".join(lines), ",".join(constraints), tuple(kinds), _WGMMA, Feature.WGMMA, isa=isa,
@@ -177,14 +191,3 @@ def wgmma_flags(a: DType, *, transpose_a: bool | None, transpose_b: bool) -> str
         return ", 1, 1"
     transposes = [] if transpose_a is None else [int(transpose_a)]
     return ", 1, 1, " + ", ".join(str(flag) for flag in (*transposes, int(transpose_b)))
-
-
-def wgmma_wait(pending: int, tied: list[str], inputs: int) -> InlinePtx:
-    """``tied``: LLVM types of the registers that go through; ``inputs``: i32 registers that only have to live until
-    here."""
-    constraints = [f"=&{_CONSTRAINTS[kind]}" for kind in tied]
-    constraints += [str(position) for position in range(len(tied))] + ["r"] * inputs
-    text = f"wgmma.wait_group.sync.aligned {pending};"
-    kinds = (*tied, *["i32"] * inputs)
-    return operation("wgmma_wait_group", text, ",".join(constraints), kinds, _WGMMA, Feature.WGMMA,
-                     results=tuple(tied))  # fmt: skip

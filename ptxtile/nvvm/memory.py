@@ -60,10 +60,21 @@ def _slots(context: Context, buffer: Buffer, index: Value, lanes: int, *, may_be
     return slots[first : first + lanes]
 
 
-def _load_slot(context: Context, slot: str, kept: DType, dtype: DType) -> Value:
-    writer = context.writer
-    text = writer.effect(f"load {value_type(kept)}, ptr {slot}")
-    return reinterpret(context, text, value_type(kept), dtype)
+def _load_slots(context: Context, slots: Sequence[str], kept: DType, dtype: DType) -> tuple[Value, ...]:
+    writer, kind = context.writer, value_type(kept)
+    texts = [writer.effect(f"load {kind}, ptr {slot}") for slot in slots]
+    if kind == value_type(dtype):
+        return tuple([Value(text, dtype) for text in texts])
+    return tuple(reinterpret(context, text, kind, dtype) for text in texts)
+
+
+def _store_slots(context: Context, slots: Sequence[str], kept: DType, values: Sequence[Value]) -> None:
+    writer, kind = context.writer, value_type(kept)
+    for slot, value in zip(slots, values, strict=True):
+        text, own = writer.operand(value), value_type(value.dtype)
+        if own != kind:
+            text = reinterpret(context, text, own, kept).text
+        writer.line(f"store {kind} {text}, ptr {slot}")
 
 
 def reinterpret(context: Context, text: str, kind: str, dtype: DType) -> Value:
@@ -122,8 +133,7 @@ def load(context: Context, buffer: Buffer, index: Value, dtype: DType) -> tuple[
         slots = _slots(context, buffer, index, lanes, may_be_outside=True)
         if slots is None:
             return tuple(constant_value(0, element) for _ in range(lanes))
-        kept = context.register_types[buffer.storage.name]
-        return tuple(_load_slot(context, slot, kept, element) for slot in slots)
+        return _load_slots(context, slots, context.register_types[buffer.storage.name], element)
     kind = memory_type(element)
     pointer = address(context, buffer, index)
     whole = kind if lanes == 1 else f"<{lanes} x {kind}>"
@@ -148,9 +158,8 @@ def store(context: Context, buffer: Buffer, index: Value, values: Sequence[Value
     if buffer.scope is Scope.REGISTER:
         kept = context.register_types.get(buffer.storage.name, element)
         slots = _slots(context, buffer, index, lanes, may_be_outside=writer.is_conditional)
-        for slot, value in zip(slots or (), values if slots else (), strict=True):
-            changed = reinterpret(context, writer.operand(value), value_type(value.dtype), kept)
-            writer.line(f"store {value_type(kept)} {changed.text}, ptr {slot}")
+        if slots is not None:
+            _store_slots(context, slots, kept, values)
         return
     kind = memory_type(element)
     parts = [_to_memory(context, value) for value in values]

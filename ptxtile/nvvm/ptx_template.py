@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from ptxtile.records import record
 from ptxtile.target import Feature
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class InlinePtx:
     """``text`` with operands $0, $1…; ``constraints`` of LLVM, one for the result (if any) and each operand;
     ``operands`` are LLVM types; ``isa``: the PTX ISA version of this spelling, where it is newer than the feature

@@ -7,15 +7,15 @@ from collections.abc import Callable
 from ptxtile.ir import statements as ir
 from ptxtile.ir.gpu_ops import GpuOp
 from ptxtile.ir.statements import LoopKind, Statement
-from ptxtile.ir.tensor_core_ops import Wgmma, WgmmaCommitGroup, WgmmaFence
+from ptxtile.ir.tensor_core_ops import Wgmma, WgmmaCommitGroup, WgmmaFence, WgmmaWaitGroup
 from ptxtile.ir.tile_ops import Print
 from ptxtile.nvvm import gpu_ops, memory, operators, printing, tensor_core_ops
 from ptxtile.nvvm.context import Context, Loop
 from ptxtile.nvvm.dtypes import value_type
-from ptxtile.nvvm.expressions import evaluate, scalar
+from ptxtile.nvvm.expressions import evaluate, index_of, scalar
 from ptxtile.nvvm.function import Value, constant_value
 
-_BETWEEN_WGMMA = (ir.Seq, ir.Let, ir.For, Wgmma, WgmmaFence, WgmmaCommitGroup)
+_BETWEEN_WGMMA = (ir.Seq, ir.Let, ir.For, Wgmma, WgmmaFence, WgmmaCommitGroup, WgmmaWaitGroup)
 """Statements that may come between wgmma instructions that are written together; a loop that is not expanded starts a
 block of LLVM's, which ends them too."""
 
@@ -56,7 +56,7 @@ def _store(context: Context, node: ir.Store) -> None:
     values = evaluate(context, node.value)
     if values[0].dtype != node.buffer.dtype.element:
         raise writer.error(f"a value of {values[0].dtype} is stored to {node.buffer.name} of {node.buffer.dtype}")
-    memory.store(context, node.buffer, scalar(context, node.indices[0]), values)
+    memory.store(context, node.buffer, index_of(context, node.buffer, node.indices[0]), values)
 
 
 # -- loops ----------------------------------------

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from ptxtile.ir import tensor_core_ops as ir
 from ptxtile.ir.buffers import Buffer
 from ptxtile.ir.expressions import Expr
+from ptxtile.ir.rewrite import statements_in
 from ptxtile.ir.types import int32
 from ptxtile.nvvm import inline_ptx, matrix_ptx, memory
 from ptxtile.nvvm.context import Context
@@ -96,20 +97,35 @@ class PendingWgmma:
     def __init__(self) -> None:
         self.block = WgmmaBlock()
         self.places: dict[tuple[str, int, int], tuple[int, Buffer]] = {}
+        self.fragments: dict[tuple[str, int, int], list[str]] = {}
 
-    def accumulator(self, context: Context, node: ir.Wgmma, first: int, accumulate: bool | str) -> int:
-        """The number of the accumulator in the block."""
-        elements = ir.fragment_elements(node)[2]
-        key = (node.accumulator.storage.name, first, elements)
+    def fragment(self, context: Context, buffer: Buffer, first: int, elements: int) -> list[str]:
+        """The registers of a part of an A operand, which stay as they are until the wait."""
+        key = (buffer.storage.name, first, elements)
+        if key not in self.fragments:
+            registers = load_fragment(context, buffer, _index(first), elements, "i32")
+            if buffer.storage.name in _accumulators(context):
+                template = matrix_ptx.ANOTHER_REGISTER
+                registers = [inline_ptx.write(context.writer, template, [text])[0] for text in registers]
+            self.fragments[key] = registers
+        return self.fragments[key]
+
+    def accumulator(self, context: Context, buffer: Buffer, first: int, elements: int, accumulate: bool | str) -> int:
+        """The number in the block of the accumulator of ``elements`` from ``first`` on."""
+        key = (buffer.storage.name, first, elements)
         if key not in self.places:
-            kind = matrix_ptx.register_kind(node.dtype_accumulator)
-            count = matrix_ptx.registers_of(node.dtype_accumulator, elements)
+            kind = matrix_ptx.register_kind(buffer.dtype)
+            count = matrix_ptx.registers_of(buffer.dtype, elements)
             given = None
             if accumulate is not False:
-                given = load_fragment(context, node.accumulator, _index(first), elements, kind)
-            self.places[key] = (len(self.block.accumulators), node.accumulator)
+                given = load_fragment(context, buffer, _index(first), elements, kind)
+            self.places[key] = (len(self.block.accumulators), buffer)
             self.block.accumulators.append(Accumulator(kind, count, given))
         return self.places[key][0]
+
+    def held(self, buffer: Buffer) -> int:
+        """How many elements of an accumulator or fragment go through the block."""
+        return sum(elements for name, _, elements in (*self.places, *self.fragments) if name == buffer.storage.name)
 
     def overlaps(self, node: ir.Wgmma, first: int) -> bool:
         """Whether the op's accumulator shares registers with one of the block without being the same."""
@@ -128,6 +144,13 @@ class PendingWgmma:
             accumulator = self.block.accumulators[number]
             registers = results[start : start + accumulator.count]
             store_fragment(context, buffer, _index(first), registers, accumulator.kind)
+
+
+def _accumulators(context: Context) -> frozenset[str]:
+    if context.accumulators is None:
+        body = () if context.kernel is None else statements_in(context.kernel.body)
+        context.accumulators = frozenset(node.accumulator.storage.name for node in body if isinstance(node, ir.Wgmma))
+    return context.accumulators
 
 
 def _index(number: int) -> Value:
@@ -159,10 +182,8 @@ def _wgmma_fence(context: Context, node: ir.WgmmaFence) -> None:
 
 def _wgmma(context: Context, node: ir.Wgmma) -> None:
     writer = context.writer
-    first = scalar(context, node.accumulator_offset).constant
-    if first is None:
-        raise writer.error(f"the offset into {node.accumulator.name} is not constant")
-    if context.wgmma is not None and context.wgmma.overlaps(node, int(first)):
+    first = _constant_offset(context, node.accumulator, node.accumulator_offset)
+    if context.wgmma is not None and context.wgmma.overlaps(node, first):
         flush(context)
     accumulate: bool | str
     condition = scalar(context, node.accumulate)
@@ -170,20 +191,20 @@ def _wgmma(context: Context, node: ir.Wgmma) -> None:
         accumulate = writer.register(f"zext i1 {condition.text} to i32")
     else:
         accumulate = bool(condition.constant)
+    elements_a, _, elements_c = ir.fragment_elements(node)
     b = writer.operand(scalar(context, node.descriptor_b))
+    pending = _pending(context)
     if node.a is not None and node.a_offset is not None:
-        elements = ir.fragment_elements(node)[0]
-        a = load_fragment(context, node.a, scalar(context, node.a_offset), elements, "i32")
+        a = pending.fragment(context, node.a, _constant_offset(context, node.a, node.a_offset), elements_a)
     else:
         assert node.descriptor_a is not None
         a = [writer.operand(scalar(context, node.descriptor_a))]
     in_registers = node.a is not None
     transpose_a = None if in_registers else node.transpose_a
-    pending = _pending(context)
     pending.block.steps.append(
         Multiplication(
             matrix_ptx.wgmma_name(node.n, node.k, node.dtype_a, node.dtype_b, node.dtype_accumulator),
-            pending.accumulator(context, node, int(first), accumulate),
+            pending.accumulator(context, node.accumulator, first, elements_c, accumulate),
             a,
             in_registers,
             b,
@@ -193,27 +214,33 @@ def _wgmma(context: Context, node: ir.Wgmma) -> None:
     )
 
 
+def _constant_offset(context: Context, buffer: Buffer, offset: Expr) -> int:
+    known = scalar(context, offset).constant
+    if known is None:
+        raise context.writer.error(f"the offset into {buffer.name} is not constant")
+    return int(known)
+
+
 def _wgmma_commit(context: Context, node: ir.WgmmaCommitGroup) -> None:
     _pending(context).block.steps.append("wgmma.commit_group.sync.aligned;")
-    flush(context)
 
 
 def _wgmma_wait(context: Context, node: ir.WgmmaWaitGroup) -> None:
-    given: list[str] = []
-    kinds: list[str] = []
-    sizes: list[int] = []
+    """Joins the block before it, unless that holds only a part of an accumulator that must go through the wait."""
+    sizes = {buffer.storage.name: _size(buffer) for buffer in node.accumulators}
+    if context.wgmma is not None:
+        for buffer in node.accumulators:
+            if context.wgmma is not None and context.wgmma.held(buffer) not in (0, sizes[buffer.storage.name]):
+                flush(context)
+    pending = _pending(context)
     for buffer in node.accumulators:
-        kind = matrix_ptx.register_kind(buffer.dtype)
-        registers = load_fragment(context, buffer, _index(0), _size(buffer), kind)
-        given, kinds, sizes = given + registers, kinds + [kind] * len(registers), [*sizes, len(registers)]
-    inputs: list[str] = []
+        if not pending.held(buffer):
+            pending.accumulator(context, buffer, 0, sizes[buffer.storage.name], True)
     for buffer in node.fragments:
-        inputs += load_fragment(context, buffer, _index(0), _size(buffer), "i32")
-    template = matrix_ptx.wgmma_wait(node.pending, kinds, len(inputs))
-    results = inline_ptx.write(context.writer, template, [*given, *inputs])
-    for buffer, size in zip(node.accumulators, sizes, strict=True):
-        store_fragment(context, buffer, _index(0), results[:size], matrix_ptx.register_kind(buffer.dtype))
-        results = results[size:]
+        if pending.held(buffer) != _size(buffer):
+            pending.block.inputs += load_fragment(context, buffer, _index(0), _size(buffer), "i32")
+    pending.block.steps.append(f"wgmma.wait_group.sync.aligned {node.pending};")
+    flush(context)
 
 
 def _size(buffer: Buffer) -> int:

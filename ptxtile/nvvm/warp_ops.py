@@ -70,6 +70,11 @@ def _cluster_wait(context: Context, node: cluster_ops.ClusterWait) -> None:
 
 
 # -- warps ----------------------------------------
+def _mask(context: Context, node: warp_ops.Shuffle | warp_ops.Vote | warp_ops.Match | warp_ops.SyncWarp) -> str:
+    """The threads that take part, an i32 operand."""
+    return "-1" if node.mask is None else context.writer.operand(scalar(context, node.mask))
+
+
 def _shuffle(context: Context, node: warp_ops.Shuffle) -> None:
     """The clamp of shfl: segment mask in bits 8 to 12, the last lane (for ``up``: the first) in bits 0 to 4."""
     writer, dtype = context.writer, node.value.dtype
@@ -77,6 +82,7 @@ def _shuffle(context: Context, node: warp_ops.Shuffle) -> None:
     text = writer.operand(scalar(context, node.value))
     lane = _integer(context, node.lane)
     clamp = (32 - node.width) << 8 | (0 if node.mode == "up" else 31)
+    mask = _mask(context, node)
     bits, integer = dtype.bits, f"i{dtype.bits}"
     if dtype.is_bool:
         whole = writer.register(f"zext i1 {text} to i8")
@@ -87,12 +93,12 @@ def _shuffle(context: Context, node: warp_ops.Shuffle) -> None:
         joined = "poison"
         for half in range(2):
             part = writer.register(f"extractelement <2 x i32> {halves}, i32 {half}")
-            part = _call(context, f"shuffle_{node.mode}", part, lane, clamp)
+            part = _call(context, f"shuffle_{node.mode}", part, lane, clamp, mask)
             joined = writer.register(f"insertelement <2 x i32> {joined}, i32 {part}, i32 {half}")
         result = writer.register(f"bitcast <2 x i32> {joined} to i64")
     else:
         wide = whole if bits == 32 else writer.register(f"zext {integer} {whole} to i32")
-        result = _call(context, f"shuffle_{node.mode}", wide, lane, clamp)
+        result = _call(context, f"shuffle_{node.mode}", wide, lane, clamp, mask)
         if bits < 32:
             result = writer.register(f"trunc i32 {result} to {integer}")
     value = memory.reinterpret(context, result, integer, dtype)
@@ -101,8 +107,21 @@ def _shuffle(context: Context, node: warp_ops.Shuffle) -> None:
 
 def _vote(context: Context, node: warp_ops.Vote) -> None:
     condition = context.writer.register(f"zext i1 {scalar(context, node.condition).text} to i32")
-    result = _call(context, f"vote_{node.mode}", condition)
+    result = _call(context, f"vote_{node.mode}", condition, _mask(context, node))
     _store_truth(context, node, result) if node.mode != "ballot" else _store(context, node, Value(result, uint32))
+
+
+def _match(context: Context, node: warp_ops.Match) -> None:
+    writer, dtype = context.writer, node.value.dtype
+    text, integer = writer.operand(scalar(context, node.value)), f"i{dtype.bits}"
+    kind = value_type(dtype)
+    bits = text if kind == integer else writer.register(f"bitcast {kind} {text} to {integer}")
+    result = _call(context, f"match_{node.mode}_{dtype.bits}", bits, _mask(context, node))
+    _store(context, node, Value(result, uint32))
+
+
+def _active_mask(context: Context, node: warp_ops.ActiveMask) -> None:
+    _store(context, node, Value(_call(context, "active_mask"), uint32))
 
 
 def _elect(context: Context, node: warp_ops.ElectOne) -> None:
@@ -113,12 +132,14 @@ def _store_truth(context: Context, node: warp_ops.Vote | warp_ops.ElectOne, resu
     _store(context, node, context.writer.value(f"icmp ne i32 {result}, 0", bool_))
 
 
-def _store(context: Context, node: warp_ops.Vote | warp_ops.ElectOne, value: Value) -> None:
+def _store(
+    context: Context, node: warp_ops.Vote | warp_ops.ElectOne | warp_ops.Match | warp_ops.ActiveMask, value: Value
+) -> None:
     memory.store(context, node.destination, scalar(context, node.destination_offset), [value])
 
 
 def _sync_warp(context: Context, node: warp_ops.SyncWarp) -> None:
-    _call(context, "sync_warp")
+    _call(context, "sync_warp", _mask(context, node))
 
 
 RULES: dict[type, Callable[..., None]] = {
@@ -131,6 +152,8 @@ RULES: dict[type, Callable[..., None]] = {
     cluster_ops.ClusterWait: _cluster_wait,
     warp_ops.Shuffle: _shuffle,
     warp_ops.Vote: _vote,
+    warp_ops.Match: _match,
+    warp_ops.ActiveMask: _active_mask,
     warp_ops.ElectOne: _elect,
     warp_ops.SyncWarp: _sync_warp,
 }

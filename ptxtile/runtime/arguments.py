@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 from ptxtile.errors import ArgumentError, LaunchError
@@ -21,6 +21,7 @@ from ptxtile.launch_record import (
     TensorArgument,
     evaluate_size,
 )
+from ptxtile.records import record
 from ptxtile.runtime.dtypes import FORMATS, torch_dtype
 from ptxtile.runtime.scalars import accept
 from ptxtile.runtime.symbols import Symbols
@@ -34,7 +35,7 @@ GRID_LIMITS = (2**31 - 1, 65535, 65535)
 Capability»)."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Binding:
     """A call that has passed every check.
 
@@ -259,20 +260,30 @@ def _check_strides(
 def grid_of(
     function: str, launch: KernelLaunch, values: Mapping[str, int], symbols: Symbols | None = None
 ) -> tuple[int, int, int]:
-    """CTAs along x, y, z of ``launch``. LaunchError for a negative size or one over the limit; 0 is allowed: nothing
-    runs."""
+    """CTAs along x, y, z of ``launch``. LaunchError for a negative size, one over the limit, or one that is not made of
+    whole clusters; 0 is allowed: nothing runs."""
     try:
         x, y, z = (evaluate_size(size, values) for size in launch.grid)
     except KeyError as error:
         raise _undetermined(function, f"the grid of {launch.kernel!r}", error) from None
-    for axis, size, limit, expression in zip("xyz", (x, y, z), GRID_LIMITS, launch.grid, strict=True):
+    for position, (axis, size, limit) in enumerate(zip("xyz", (x, y, z), GRID_LIMITS, strict=True)):
+        expression, part = launch.grid[position], launch.cluster[position]
+        if 0 <= size <= limit and size % part == 0:
+            continue
+        explained = symbols.explain([expression]) if symbols and not isinstance(expression, int) else ""
         if not 0 <= size <= limit:
             raise LaunchError(
                 f"{function}: grid dimension {axis} of kernel {launch.kernel!r} is out of range",
                 expected=f"0 to {limit} CTAs along {axis}",
-                got=f"{size}" + (symbols.explain([expression]) if symbols and not isinstance(expression, int) else ""),
+                got=f"{size}{explained}",
                 hint=None if size < 0 else "take larger tiles, or put the larger dimension on the first grid axis",
             )
+        raise LaunchError(
+            f"{function}: the grid of kernel {launch.kernel!r} is not made of whole clusters along {axis}",
+            expected=f"a multiple of {part} CTAs along {axis}",
+            got=f"{size}{explained}",
+            hint="round the grid up and guard the blocks too many, or leave cluster_dims out for this size",
+        )
     return x, y, z
 
 

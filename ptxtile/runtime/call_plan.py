@@ -12,12 +12,12 @@ from __future__ import annotations
 import ctypes
 import struct
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ptxtile.errors import ArgumentError
 from ptxtile.launch_record import KernelLaunch, KernelParameter, LaunchRecord, ScalarArgument, Symbol, evaluate_size
+from ptxtile.records import record
 from ptxtile.runtime import context, tensor_maps
 from ptxtile.runtime import driver as cuda
 from ptxtile.runtime.arguments import Binding, subject_of
@@ -38,7 +38,7 @@ _PACKED_AS_FLOATS = frozenset({"float32", "float64"})
 """Formats that ``struct`` packs with the bits, and the refusals, of :mod:`ptxtile.runtime.scalars`."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class CheckedCall:
     """What a plan takes from a call that has passed every check. No tensor is in it, so that none is kept alive.
 

@@ -35,3 +35,14 @@ def default_target() -> Target:
     if has_card():
         return target_of_device()
     return target.get(config.read("PTXTILE_TARGET") or WITHOUT_A_CARD)
+
+
+def card_for(target: Target) -> int | None:
+    """torch's current card, if it can run what was compiled for ``target``; None without such a card."""
+    import torch
+
+    from ptxtile.runtime.module import runs_on
+
+    if not torch.cuda.is_available() or not runs_on(target.name, torch.cuda.get_device_capability()):
+        return None
+    return torch.cuda.current_device()

@@ -11,10 +11,10 @@ import ctypes
 import importlib
 import os
 import threading
-from dataclasses import dataclass
 from typing import Any
 
 from ptxtile.errors import DriverError
+from ptxtile.records import record
 
 ENCODE_TILED, LAUNCH_KERNEL, GET_CONTEXT = "cuTensorMapEncodeTiled", "cuLaunchKernelEx", "cuCtxGetCurrent"
 _PROTOTYPES = {
@@ -46,7 +46,7 @@ _PROTOTYPES = {
 Besides, the bindings' CUtensorMap objects lie on 16-byte boundaries, and the driver wants 64."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class LaunchShape:
     """grid in CTAs, block in threads, dynamic shared memory in bytes, cluster in CTAs."""
 

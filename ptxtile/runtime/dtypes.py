@@ -5,15 +5,16 @@ Formats below one byte and types with several lanes are not in the table: no ten
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
+
+from ptxtile.records import record
 
 if TYPE_CHECKING:
     import torch
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ElementFormat:
     """``kind``: bool, int, uint or float. ``bytes``: size of an element. ``packing``: the code of Python's ``struct``
     for the element's bits. ``tensor_map``: suffix of the CUtensorMapDataType constant that TMA moves it as."""

@@ -18,8 +18,9 @@ from ptxtile.runtime import context, module, tensor_maps
 from ptxtile.runtime import driver as cuda
 from ptxtile.runtime.arguments import Binding
 from ptxtile.runtime.driver import Driver, LaunchShape
-from ptxtile.runtime.module import KernelResources, LoadedModule
+from ptxtile.runtime.module import LoadedModule
 from ptxtile.runtime.parameters import ParameterLayout
+from ptxtile.runtime.resources import KernelResources
 
 STICKY = frozenset({700, 702, 714, 715, 716, 717, 718, 719})
 """CUresult values after which the context cannot be used any more, such as CUDA_ERROR_ILLEGAL_ADDRESS (CUDA driver API,
@@ -110,13 +111,19 @@ class Executable:
             with self._lock, context.current(device) as driver:
                 loaded = self._loaded.get(device)
                 if loaded is None:
-                    image = self.ptx if self._image is None else self._image
-                    loaded = module.load(driver, device, image, self.record.launches, line_info=self._line_info)
+                    loaded = module.load(
+                        driver, device, self.ptx, self.record.launches, cubin=self._image, line_info=self._line_info
+                    )
                     self._loaded[device] = loaded
         return loaded
 
+    @property
+    def devices(self) -> tuple[int, ...]:
+        """The devices that the module is loaded on."""
+        return tuple(self._loaded)
+
     def resources(self, device: int = 0) -> Mapping[str, KernelResources]:
-        """Registers, local memory (spills), shared memory of each kernel on ``device``; loads the module."""
+        """Registers, spills, shared memory of each kernel on ``device``; loads the module."""
         return self.load(device).resources
 
     def log(self, device: int = 0) -> str:

@@ -7,15 +7,17 @@ A loaded module stays loaded until the process ends: unloading one whose kernels
 from __future__ import annotations
 
 import re
-import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
 from ptxtile.errors import CompileError, DriverError, LaunchError, TargetError
 from ptxtile.launch_record import KernelLaunch
+from ptxtile.records import record
+from ptxtile.runtime import jit_log, performance_warnings
 from ptxtile.runtime.driver import Driver
+from ptxtile.runtime.jit_log import FunctionFigures
+from ptxtile.runtime.resources import KernelResources
 from ptxtile.target.ptx_isa import format_isa, newest_of_driver
 
 LOG_BYTES = 64 * 1024
@@ -26,24 +28,7 @@ PORTABLE_CLUSTER = 8
 """CTAs of a cluster that need no attribute (CUDA C++ Programming Guide, «Thread Block Clusters»)."""
 
 
-class PerformanceWarning(UserWarning):
-    """The assembler could not do what the compiler asked for; results are right, speed is not what it should be."""
-
-
-@dataclass(frozen=True, slots=True)
-class KernelResources:
-    """What one kernel takes: registers of a thread, local memory of a thread in bytes (arrays and spilled registers),
-    static and dynamic shared memory of a CTA in bytes, constant memory in bytes, the largest CTA in threads."""
-
-    registers: int
-    local_bytes: int
-    static_shared_bytes: int
-    dynamic_shared_bytes: int
-    constant_bytes: int
-    max_threads: int
-
-
-@dataclass(frozen=True, slots=True)
+@record
 class LoadedModule:
     """A module in one device's context. ``functions`` and ``resources`` by kernel name; ``log`` is what the JIT
     said."""
@@ -55,18 +40,23 @@ class LoadedModule:
 
 
 def load(
-    driver: Driver, device: int, image: str | bytes, launches: tuple[KernelLaunch, ...], *, line_info: bool = True
+    driver: Driver,
+    device: int,
+    ptx: str,
+    launches: tuple[KernelLaunch, ...],
+    *,
+    cubin: bytes | None = None,
+    line_info: bool = True,
 ) -> LoadedModule:
-    """Load ``image`` (PTX text, or the bytes of a cubin) into the current context, which is that of ``device``.
+    """Load ``ptx``, or the ``cubin`` that was made of it, into the current context, which is that of ``device``.
 
     CompileError with the JIT's log when the driver refuses it; TargetError when the PTX is newer than the driver or
-    for other cards; LaunchError when a kernel wants more shared memory than the card has. ``line_info`` keeps the
-    Python lines of the PTX for profilers.
+    for other cards; LaunchError when a kernel wants more shared memory than the card has. A PerformanceWarning for
+    each thing that the JIT could not do as told. ``line_info`` keeps the Python lines of the PTX for profilers.
     """
-    if isinstance(image, str):
-        check_version(image, driver.version())
-        check_target(image, driver.compute_capability(device))
-        image = image.encode() + b"\0"
+    if cubin is None:
+        check_version(ptx, driver.version())
+        check_target(ptx, driver.compute_capability(device))
     info, errors = bytearray(LOG_BYTES), bytearray(LOG_BYTES)
     options = {
         "INFO_LOG_BUFFER": info,
@@ -76,19 +66,22 @@ def load(
         "LOG_VERBOSE": 1,
         "GENERATE_LINE_INFO": int(line_info),
     }
-    result, handle = driver.load_module(image, options)
+    result, handle = driver.load_module(ptx.encode() + b"\0" if cubin is None else cubin, options)
     if result != 0:
         raise _refused(driver, result, info, errors)
-    functions, resources = {}, {}
+    # The driver may put off compiling a kernel until it is asked for, so the log is complete only after this.
+    functions = {launch.kernel: driver.get_function(handle, launch.kernel) for launch in launches}
     for launch in launches:
-        if launch.kernel not in functions:
-            functions[launch.kernel] = driver.get_function(handle, launch.kernel)
-        # The driver may put off compiling a kernel until it is asked for, so the log is complete only after this.
-        resources[launch.kernel] = _prepare(driver, device, functions[launch.kernel], launch)
-    log = _text(info)
-    for message in performance_messages(log):
-        warnings.warn(f"{', '.join(functions)}: {message}", PerformanceWarning, stacklevel=2)
-    return LoadedModule(handle, functions, resources, log)
+        _prepare(driver, device, functions[launch.kernel], launch)
+    text = _text(info)
+    log = jit_log.parse(text)
+    isa = isa_of(ptx)
+    resources = {
+        launch.kernel: _resources(driver, functions[launch.kernel], launch, log.functions.get(launch.kernel), isa)
+        for launch in launches
+    }
+    performance_warnings.warn(log, ptx, tuple(functions))
+    return LoadedModule(handle, functions, resources, text)
 
 
 def _refused(driver: Driver, result: Any, info: bytearray, errors: bytearray) -> CompileError:
@@ -97,8 +90,8 @@ def _refused(driver: Driver, result: Any, info: bytearray, errors: bytearray) ->
     return CompileError(f"the driver's JIT refused the module: {name}: {text}\n{log}")
 
 
-def _prepare(driver: Driver, device: int, function: Any, launch: KernelLaunch) -> KernelResources:
-    """Ask for what the launch needs beyond the defaults, and read the figures."""
+def _prepare(driver: Driver, device: int, function: Any, launch: KernelLaunch) -> None:
+    """Ask for what the launch needs beyond the defaults."""
     static = driver.function_attribute(function, "SHARED_SIZE_BYTES")
     needed = static + launch.shared_bytes
     if needed > SHARED_WITHOUT_OPTING_IN:
@@ -112,11 +105,21 @@ def _prepare(driver: Driver, device: int, function: Any, launch: KernelLaunch) -
         driver.set_function_attribute(function, "MAX_DYNAMIC_SHARED_SIZE_BYTES", launch.shared_bytes)
     if prod(launch.cluster) > PORTABLE_CLUSTER:
         driver.set_function_attribute(function, "NON_PORTABLE_CLUSTER_SIZE_ALLOWED", 1)
+
+
+def _resources(
+    driver: Driver, function: Any, launch: KernelLaunch, assembled: FunctionFigures | None, isa: tuple[int, int]
+) -> KernelResources:
+    """The driver's figures of a loaded function; spills are only in the log of the JIT that ``assembled`` it."""
     return KernelResources(
         registers=driver.function_attribute(function, "NUM_REGS"),
         local_bytes=driver.function_attribute(function, "LOCAL_SIZE_BYTES"),
-        static_shared_bytes=static,
+        spill_stores=assembled.spill_stores if assembled else None,
+        spill_loads=assembled.spill_loads if assembled else None,
+        static_shared_bytes=driver.function_attribute(function, "SHARED_SIZE_BYTES"),
         dynamic_shared_bytes=launch.shared_bytes,
+        threads=prod(launch.block),
+        ptx_isa=isa,
         constant_bytes=driver.function_attribute(function, "CONST_SIZE_BYTES"),
         max_threads=driver.function_attribute(function, "MAX_THREADS_PER_BLOCK"),
     )
@@ -125,7 +128,16 @@ def _prepare(driver: Driver, device: int, function: Any, launch: KernelLaunch) -
 # -- what the PTX asks for
 
 _VERSION = re.compile(r"^\s*\.version\s+(\d+)\.(\d+)", re.MULTILINE)
-_TARGET = re.compile(r"^\s*\.target\s+sm_(\d+)(\d)([af]?)\b", re.MULTILINE)
+_TARGET = re.compile(r"^\s*\.target\s+(sm_\d+[af]?)\b", re.MULTILINE)
+_NAME = re.compile(r"sm_(\d+)(\d)([af]?)")
+
+
+def isa_of(ptx: str) -> tuple[int, int]:
+    """The PTX ISA version that a PTX text asks for. CompileError when it has no ``.version``."""
+    found = _VERSION.search(ptx)
+    if found is None:
+        raise CompileError("the PTX has no .version line", got=ptx[:60] or "an empty text")
+    return int(found[1]), int(found[2])
 
 
 def check_version(ptx: str, driver_version: tuple[int, int]) -> None:
@@ -133,10 +145,7 @@ def check_version(ptx: str, driver_version: tuple[int, int]) -> None:
 
     The driver would only say CUDA_ERROR_UNSUPPORTED_PTX_VERSION, and has no compatibility between minor versions.
     """
-    found = _VERSION.search(ptx)
-    if found is None:
-        raise CompileError("the PTX has no .version line", got=ptx[:60] or "an empty text")
-    isa = (int(found[1]), int(found[2]))
+    isa = isa_of(ptx)
     newest = newest_of_driver(driver_version)
     if isa > newest:
         raise TargetError(
@@ -147,48 +156,35 @@ def check_version(ptx: str, driver_version: tuple[int, int]) -> None:
         )
 
 
-def check_target(ptx: str, capability: tuple[int, int]) -> None:
-    """TargetError when a card of that compute capability cannot run the PTX (PTX ISA, «.target»).
+def runs_on(target_name: str, capability: tuple[int, int]) -> bool:
+    """Whether a card of that compute capability can run PTX for ``target_name`` (PTX ISA, «.target»).
 
     Plain PTX runs on its architecture and newer ones; ``a`` only on its own; ``f`` on its own family, the same major
     number.
     """
+    found = _NAME.fullmatch(target_name)
+    if found is None:
+        return False
+    wanted = (int(found[1]), int(found[2]))
+    if found[3] == "a":
+        return capability == wanted
+    return capability >= wanted and (found[3] != "f" or capability[0] == wanted[0])
+
+
+def check_target(ptx: str, capability: tuple[int, int]) -> None:
+    """TargetError when a card of that compute capability cannot run the PTX."""
     found = _TARGET.search(ptx)
     if found is None:
         raise CompileError("the PTX has no .target line", got=ptx[:60])
-    wanted, suffix = (int(found[1]), int(found[2])), found[3]
-    runs = capability >= wanted
-    if suffix == "a":
-        runs = capability == wanted
-    elif suffix == "f":
-        runs = runs and capability[0] == wanted[0]
-    if not runs:
-        rule = {"a": "exactly", "f": "the same family as"}.get(suffix, "at least")
+    if not runs_on(found[1], capability):
+        name = _NAME.fullmatch(found[1])
+        assert name is not None
+        rule = {"a": "exactly", "f": "the same family as"}.get(name[3], "at least")
         raise TargetError(
-            f"the kernel was compiled for sm_{found[1]}{found[2]}{suffix}, which this card cannot run",
-            expected=f"a card of compute capability {rule} {format_isa(wanted)}",
+            f"the kernel was compiled for {found[1]}, which this card cannot run",
+            expected=f"a card of compute capability {rule} {name[1]}.{name[2]}",
             got=f"compute capability {format_isa(capability)}",
         )
-
-
-# -- what the JIT said
-
-_SERIALISED = re.compile(r"C751\d|wgmma\.mma_async instructions are serialized", re.IGNORECASE)
-_IGNORED = re.compile(r"C750[468]|setmaxnreg.*ignored|ignor\w*.*setmaxnreg", re.IGNORECASE)
-
-
-def performance_messages(log: str) -> list[str]:
-    """Lines of a JIT or ptxas log that say that wgmma was serialised or setmaxnreg ignored, each with what it means.
-
-    C7510 to C7519 are ptxas's reasons for serialising wgmma, C7504, C7506 and C7508 those for ignoring setmaxnreg.
-    """
-    messages = []
-    for line in log.splitlines():
-        if _SERIALISED.search(line):
-            messages.append(f"the assembler made asynchronous wgmma instructions wait for each other: {line.strip()}")
-        elif _IGNORED.search(line):
-            messages.append(f"the assembler ignored setmaxnreg: {line.strip()}")
-    return messages
 
 
 def _text(buffer: bytearray) -> str:

@@ -9,11 +9,12 @@ from __future__ import annotations
 import ctypes
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ptxtile.errors import ArgumentError
 from ptxtile.launch_record import TensorMapRecord, evaluate_size
+from ptxtile.records import record
 from ptxtile.runtime.driver import ENCODE_TILED, Driver
 from ptxtile.runtime.dtypes import FORMATS
 
@@ -41,7 +42,7 @@ _INTERLEAVE_NONE = 0
 _FILL_WITH_ZEROS = 0
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class TiledMap:
     """The arguments of one cuTensorMapEncodeTiled call, as numbers; innermost dimension first. strides in bytes."""
 

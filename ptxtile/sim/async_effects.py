@@ -7,28 +7,51 @@ back until a wait demands them; everything it needs is in :class:`AsyncEffect` a
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ptxtile.ir.gpu_ops import BulkWaitGroup
+from ptxtile.records import record
 from ptxtile.sim.control_flow import Wait
 from ptxtile.sim.masks import Mask
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from ptxtile.sim.machine import Threads
+    from ptxtile.sim.memory import GlobalTensor, SharedMemory
+    from ptxtile.sim.rules.mbarriers import Mbarrier
 
 
-@dataclass(frozen=True, slots=True)
+@record
+class Touch:
+    """Bytes that an effect reads or writes, for a checker. ``offsets`` [row, unit]: byte offsets, ``width`` bytes each,
+    into the shared memory of the CTAs ``ctas`` [row], or into a tensor's storage, on behalf of those CTAs. ``inside``:
+    the units that are really touched. ``signals``: the mbarrier that each row's write completes on."""
+
+    memory: SharedMemory | GlobalTensor
+    is_write: bool
+    name: str
+    ctas: np.ndarray
+    offsets: np.ndarray
+    width: int
+    inside: np.ndarray | None = None
+    signals: tuple[Mbarrier, ...] = ()
+    atomic: bool = False
+
+
+@record
 class AsyncEffect:
     """``read`` takes the data from its source, ``write`` puts it into its destination, ``complete`` tells who waits for
     it (an mbarrier's transaction count; nothing for a bulk group). ``kind``: ``tma_load``, ``tma_store``, ``wgmma`` or
-    ``cp_async``; the last two are also the names of their engines, which have groups of their own."""
+    ``cp_async``; the last two are also the names of their engines, which have groups of their own. ``touches``: the
+    memory that it reads and writes, known when it is issued."""
 
     kind: str
     read: Callable[[], Any]
     write: Callable[[Any], None]
     complete: Callable[[], None]
+    touches: Callable[[], Iterable[Touch]] = tuple
 
 
 class EffectPolicy(Protocol):
@@ -52,6 +75,14 @@ class EffectPolicy(Protocol):
         """Everything of ``engine`` that the threads issued has to be carried out."""
         ...
 
+    def progress(self) -> bool:
+        """Every thread waits: carries out something that was kept back. False when there is nothing."""
+        ...
+
+    def finish(self) -> None:
+        """All threads have ended."""
+        ...
+
 
 class ImmediateEffects:
     """Every effect happens as it is issued, so that bulk groups are always finished."""
@@ -73,6 +104,12 @@ class ImmediateEffects:
         return None
 
     def complete(self, threads: Threads, engine: str, mask: Mask) -> None:
+        return None
+
+    def progress(self) -> bool:
+        return False
+
+    def finish(self) -> None:
         return None
 
 

@@ -42,6 +42,9 @@ class Wait:
         """What is missing, one line for each blocked role, for the deadlock report."""
         raise NotImplementedError
 
+    def finish(self) -> None:
+        """What those who waited do when it is ready."""
+
 
 class Turn(Wait):
     """Waits for nothing: lets other coroutines run, so that a loop spinning on memory sees their stores."""
@@ -106,6 +109,8 @@ class Executor(Evaluator):
     def __init__(self, functions: Iterable[Function] = (), mixed: frozenset[str] = frozenset()) -> None:
         super().__init__(functions, memory=self)
         self.private = PrivateMemory(mixed)
+        self.statement: Statement | None = None
+        """What is being run, for a checker."""
         self._blocking: dict[int, tuple[Statement, bool]] = {}
         self._calls = 0
 
@@ -128,6 +133,7 @@ class Executor(Evaluator):
 
     def execute(self, statement: Statement, mask: Mask = None, loop: _Loop | None = None) -> Coroutine:
         """A generator that returns the mask of lanes that go on."""
+        self.statement = statement
         try:
             plain = _PLAIN.get(type(statement))
             if plain is not None:
@@ -184,6 +190,7 @@ class Executor(Evaluator):
 
 def _seq(executor: Executor, node: Seq, mask: Mask, loop: _Loop | None) -> Coroutine:
     for position, statement in enumerate(node.statements):
+        executor.statement = statement
         try:
             plain = _PLAIN.get(type(statement))
             if plain is not None:

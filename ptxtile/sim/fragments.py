@@ -8,7 +8,7 @@ manual.
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -104,7 +104,11 @@ def uniform_in_groups(threads: Threads, expression: Expr, mask: Mask, groups: np
 
 def load_elements(threads: Threads, buffer: Buffer, offset: Expr, count: int, mask: Mask) -> np.ndarray:
     """[CTA, lane, element]: ``count`` elements of a thread's buffer, in held form."""
-    index = threads.evaluate(offset, mask)
+    return elements_at(threads, buffer, threads.evaluate(offset, mask), count, mask)
+
+
+def elements_at(threads: Threads, buffer: Buffer, index: Any, count: int, mask: Mask) -> np.ndarray:
+    """:func:`load_elements` from an index that was evaluated before."""
     value = threads.load(buffer, index, buffer.dtype.with_lanes(count), mask)
     value = as_array(value, buffer.dtype)
     if count == 1:
@@ -114,8 +118,12 @@ def load_elements(threads: Threads, buffer: Buffer, offset: Expr, count: int, ma
 
 def store_elements(threads: Threads, buffer: Buffer, offset: Expr, values: np.ndarray, mask: Mask) -> None:
     """The inverse of :func:`load_elements`."""
+    store_elements_at(threads, buffer, threads.evaluate(offset, mask), values, mask)
+
+
+def store_elements_at(threads: Threads, buffer: Buffer, index: Any, values: np.ndarray, mask: Mask) -> None:
+    """The inverse of :func:`elements_at`."""
     count = values.shape[-1]
-    index = threads.evaluate(offset, mask)
     threads.store(buffer, index, values if count > 1 else values[..., 0], buffer.dtype.with_lanes(count), mask)
 
 

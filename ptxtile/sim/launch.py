@@ -13,7 +13,7 @@ from ptxtile.ir.program import Kernel, Program
 from ptxtile.ir.types import DType, parse_dtype
 from ptxtile.launch_record import KernelLaunch, KernelParameter, evaluate_size
 from ptxtile.sim.async_effects import EffectPolicy, ImmediateEffects
-from ptxtile.sim.control_flow import interleave, mixed_storages
+from ptxtile.sim.control_flow import mixed_storages
 from ptxtile.sim.dtypes import Value, constant_value
 from ptxtile.sim.machine import CtaGroup, KernelContext, run_to_completion
 from ptxtile.sim.memory import GlobalTensor
@@ -52,39 +52,39 @@ def run(
             f"{program.name} is not lowered", expected="stage gpu with a launch record", got=f"stage {program.stage}"
         )
     memory = {name: GlobalTensor(name, tensor) for name, tensor in tensors.items() if tensor is not None}
-    kernels = {kernel.name: kernel for kernel in program.kernels}
     with np.errstate(all="ignore"):
-        for launch in program.launch.launches:
-            _run_launch(program, launch, kernels[launch.kernel], memory, scalars, effects)
+        for context, launch in prepare_launches(program, memory, scalars, effects):
+            groups = _groups(context, launch.cooperative)
+            if launch.cooperative:
+                run_to_completion(groups)
+                continue
+            for group in groups:
+                run_to_completion([group])
 
 
-def _run_launch(
+def prepare_launches(
     program: Program,
-    launch: KernelLaunch,
-    kernel: Kernel,
     memory: Mapping[str, GlobalTensor],
     scalars: Mapping[str, int | float],
     effects: Callable[[], EffectPolicy],
-) -> None:
+) -> Iterator[tuple[KernelContext, KernelLaunch]]:
+    """Every launch of ``program`` that has blocks, checked, with the context that its groups of CTAs run in."""
+    assert program.launch is not None
+    kernels = {kernel.name: kernel for kernel in program.kernels}
     symbols = {name: value for name, value in scalars.items() if isinstance(value, int)}
-    grid = _grid(launch, symbols)
-    if 0 in grid:
-        return
-    if launch.block != (kernel.threads, 1, 1):
-        raise SimulationError(
-            f"the launch of {kernel.name} has a wrong block",
-            expected=str((kernel.threads, 1, 1)),
-            got=str(launch.block),
-        )
-    check_register_pool(kernel)
-    _check_clusters(kernel, grid)
-    context = replace(_context(program, launch, kernel, grid, memory, scalars, symbols), effects=effects)
-    groups = _groups(context, launch.cooperative)
-    if launch.cooperative:
-        run_to_completion(interleave([group.run() for group in groups]))
-        return
-    for group in groups:
-        run_to_completion(group.run())
+    for launch in program.launch.launches:
+        kernel, grid = kernels[launch.kernel], _grid(launch, symbols)
+        if 0 in grid:
+            continue
+        if launch.block != (kernel.threads, 1, 1):
+            raise SimulationError(
+                f"the launch of {kernel.name} has a wrong block",
+                expected=str((kernel.threads, 1, 1)),
+                got=str(launch.block),
+            )
+        check_register_pool(kernel)
+        _check_clusters(kernel, grid)
+        yield replace(_context(program, launch, kernel, grid, memory, scalars, symbols), effects=effects), launch
 
 
 def _grid(launch: KernelLaunch, symbols: Mapping[str, int]) -> tuple[int, int, int]:

@@ -8,7 +8,7 @@ arrays.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import field
 
 import numpy as np
 
@@ -19,19 +19,20 @@ from ptxtile.ir.gpu_ops import GpuOp
 from ptxtile.ir.program import Kernel, Program
 from ptxtile.ir.statements import Role, Specialized, Statement
 from ptxtile.ir.types import DType
+from ptxtile.records import record
 from ptxtile.sim.async_effects import EffectPolicy, ImmediateEffects
 from ptxtile.sim.control_flow import Coroutine, Executor, Wait, interleave
 from ptxtile.sim.dtypes import Value, as_array
 from ptxtile.sim.masks import Mask
 from ptxtile.sim.memory import GlobalTensor, SharedMemory
 from ptxtile.sim.rules import RULES
-from ptxtile.sim.rules.barriers import WARP, NamedBarrier
+from ptxtile.sim.rules.barriers import WARP, GridBarrier, NamedBarrier
 from ptxtile.sim.rules.clusters import ClusterBarrier
 from ptxtile.sim.rules.mbarriers import Mbarrier
 from ptxtile.sim.tensor_maps import TensorMap
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class KernelContext:
     """What all CTAs of a launch share. ``tensors`` and ``tensor_maps`` are those that the kernel has as parameters;
     ``variables`` its scalar parameters; ``grid`` is (x, y, z); ``mixed``: storages viewed with several dtypes."""
@@ -45,6 +46,7 @@ class KernelContext:
     variables: Mapping[str, Value]
     mixed: frozenset[str]
     effects: Callable[[], EffectPolicy] = ImmediateEffects
+    grid_barrier: GridBarrier = field(default_factory=GridBarrier)
 
 
 class CtaGroup:
@@ -82,6 +84,9 @@ class CtaGroup:
         if self._cluster_barrier is None:
             self._cluster_barrier = ClusterBarrier(self.cluster_members(), self.context.kernel.threads)
         return self._cluster_barrier
+
+    def make_mbarrier(self, name: str) -> Mbarrier:
+        return Mbarrier(name, self.ctas)
 
     def block_variables(self) -> dict[str, Value]:
         """The CTA indices: Python ints where all CTAs agree, else [CTA, 1]."""
@@ -190,6 +195,7 @@ class Threads(Executor):
         wait = rule(self, statement, mask)
         if wait is not None:
             yield wait
+            wait.finish()
         return mask
 
     def run_roles(self, statement: Specialized, mask: Mask) -> Coroutine:
@@ -200,7 +206,7 @@ class Threads(Executor):
             role_mask = mask if mask is None or mask.ndim < 2 or mask.shape[1] == 1 else mask[:, lanes]
             if role_mask is not None and not role_mask.any():
                 continue
-            threads = self._fork(role, lanes)
+            threads = self.fork_role(role, lanes)
             roles.append((threads, lanes, {n: list(s.elements) for n, s in threads.private.storages.items()}))
             coroutines.append(threads.execute(role.body, None if role_mask is None or role_mask.all() else role_mask))
         yield from interleave(coroutines)
@@ -217,7 +223,7 @@ class Threads(Executor):
             )
         return slice(first, first + role.threads)
 
-    def _fork(self, role: Role, lanes: slice) -> Threads:
+    def fork_role(self, role: Role, lanes: slice) -> Threads:
         threads = Threads(self.group, role.name, role.first_thread, role.threads, self.private.mixed)
         threads.variables = {name: _lanes_of(value, lanes) for name, value in self.variables.items()}
         for name, storage in self.private.storages.items():
@@ -248,11 +254,15 @@ def _lanes_of(value: Value, lanes: slice) -> Value:
     return value
 
 
-def run_to_completion(coroutine: Coroutine) -> None:
-    """Runs a coroutine until it ends. DeadlockError when it waits for what can no longer happen."""
-    for wait in coroutine:
-        if not wait.ready():
-            raise _deadlock(wait)
+def run_to_completion(groups: Iterable[CtaGroup]) -> None:
+    """Runs groups of CTAs side by side until they end. DeadlockError when they wait for what can no longer happen."""
+    together = list(groups)
+    for wait in interleave([group.run() for group in together]):
+        while not wait.ready():
+            if not any(group.effects.progress() for group in together):
+                raise _deadlock(wait)
+    for group in together:
+        group.effects.finish()
 
 
 def _deadlock(wait: Wait) -> DeadlockError:

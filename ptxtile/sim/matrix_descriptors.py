@@ -9,11 +9,10 @@ stride offset S. K-major: element (row, k) at (row % 8)·w + (row // 8)·S + k·
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from ptxtile.errors import SimulationError
+from ptxtile.records import record
 
 SPANS = {0: 0, 1: 128, 2: 64, 3: 32}
 """Swizzle span in bytes by bits 62 and 63."""
@@ -22,7 +21,7 @@ _CHUNK_MASK = {0: 0, 32: 1, 64: 3, 128: 7}
 _USED_BITS = 0x3FFF | 0x3FFF << 16 | 0x3FFF << 32 | 0x7 << 49 | 0x3 << 62
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class MatrixDescriptor:
     """``start``, ``leading`` and ``stride`` in bytes; ``span``: of the swizzle, 0 for none."""
 

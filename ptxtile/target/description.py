@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from ptxtile.errors import TargetError
+from ptxtile.records import record
 from ptxtile.target.features import Feature
 
 KIB = 1024
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Target:
     """One architecture. The figures come from the CUDA C++ Programming Guide, «Compute Capabilities»: table «Technical
     Specifications per Compute Capability».

@@ -125,9 +125,9 @@ def serve_card(connection: Connection) -> None:
 
 
 def _answer(ptx: str, record: LaunchRecord, arguments: Sequence[Argument]) -> Answer:
+    from ptxtile.errors import PerformanceWarning
     from ptxtile.runtime.arguments import bind
     from ptxtile.runtime.executable import Executable
-    from ptxtile.runtime.module import PerformanceWarning
 
     failure, tensors, printed = "", {}, ""
     warnings.simplefilter("error", PerformanceWarning)  # such as a setmaxnreg that the assembler ignored

@@ -437,6 +437,74 @@ def bar_arrive(A, B) -> Tensors:
     return {"B": int32([3 * int(a) for a in A.flip(0)])}
 
 
+def _lanes_like(values: list[int]) -> list[int]:
+    """For each thread the lanes of its warp that have its value, as bits."""
+    return [sum(1 << lane for lane in range(32) if values[t // 32 * 32 + lane] == values[t])
+            for t in range(len(values))]  # fmt: skip
+
+
+def _uint32(rows: list[list[int]]) -> torch.Tensor:
+    return torch.from_numpy(np.array(rows, dtype=np.uint32))
+
+
+@expects
+def match(A, L, F, B) -> Tensors:
+    a, wide, bits = A.tolist(), L.tolist(), F.view(torch.int32).tolist()
+    t = range(64)
+    agree = [[0xFFFFFFFF] * 64, [0xFFFFFFFF if wide[0] == wide[1] or x < 32 else 0 for x in t], [0xFFFFFFFF] * 64]
+    found = [[a[x] & 3 for x in t], [wide[x & 7] ^ wide[x & 2] for x in t], [bits[x & 5] for x in t]]
+    return {"B": _uint32([*map(_lanes_like, found), *agree])}
+
+
+@expects
+def active_mask(A, B, C) -> Tensors:
+    C[A % 3 == 0] = True
+    return {"B": _uint32([[0xFFFFFFFF] * 64])[0], "C": C}
+
+
+@expects
+def warp_masks(A, B, C) -> Tensors:
+    a, table = A.tolist(), C.numpy()
+    for t in range(64):
+        if t % 32 < 16:
+            B[0, t] = a[t ^ 3]
+            B[1, t] = wrap(a[t ^ 5] * 2)
+        B[2, t] = a[t // 8 * 8 + 1]
+        members = [lane for lane in range(32) if a[t // 32 * 32 + lane] % 3 == 0]
+        if t % 32 in members:
+            values = {lane: a[t // 32 * 32 + lane] for lane in members}
+            table[0, t] = sum(1 << lane for lane, value in values.items() if value > 0)
+            table[1, t] = all(value > 0 for value in values.values())
+            table[2, t] = sum(1 << lane for lane, value in values.items() if value & 1 == a[t] & 1)
+            agree = len({value & 1 for value in values.values()}) == 1
+            table[3, t] = sum(1 << lane for lane in members) if agree else 0
+    return {"B": B, "C": C}
+
+
+@expects
+def bar_reduce(A, B) -> Tensors:
+    a, table = A.tolist(), B.numpy()
+    for t in range(96):
+        table[0, t] = sum(value > 0 for value in a) + (a[95 - t] & 1)
+        table[1, t] = all(value != 0 for value in a) + 2
+        if t < 64:
+            table[2, t] = sum(value > 0 for value in a[:64])
+            table[3, t] = 2 * any(value == 0 for value in a[:64])
+    return {"B": B}
+
+
+@expects
+def grid_sync(A, B) -> Tensors:
+    a = [[int(x) for x in row] for row in A]
+    b = [[0] * 48 for _ in range(6)]
+    for step in range(5):
+        for me in range(6):
+            for t in range(48):
+                b[(me + 1) % 6][47 - t] = wrap(a[me][t] * 3 + step)
+        a = [[wrap(value - me) for value in b[me]] for me in range(6)]
+    return {"A": torch.tensor(a, dtype=torch.int32), "B": torch.tensor(b, dtype=torch.int32)}
+
+
 @expects
 def mbarrier_expect_tx(A, B) -> Tensors:
     return {"B": torch.cat([A[16:], A[:16]])}
@@ -471,6 +539,49 @@ def tma_store(A, B) -> Tensors:
         start = 48 + row * 32
         flat[start : start + 16] = A[row * 16 : row * 16 + 16]
     return {"B": B}
+
+
+REDUCTIONS: dict[str, Callable[[int, int], int]] = {
+    "add": lambda a, b: a + b, "min": min, "max": max,
+    "and": lambda a, b: a & b, "or": lambda a, b: a | b, "xor": lambda a, b: a ^ b,
+}  # fmt: skip
+"""In the order in which the programs use them."""
+
+
+@expects
+def tma_reduce(A, **tensors) -> Tensors:
+    """Box n of a tensor is combined with the 32 numbers of its rank in each CTA's row of A, by the n-th operator."""
+    for rank in range(1, 6):
+        flat = tensors[f"B{rank}"].reshape(-1)
+        for number, combine in enumerate(REDUCTIONS.values()):
+            for element in range(min(32, len(flat) - 32 * number)):
+                place = 32 * number + element
+                value = int(flat[place])
+                for cta in range(2):
+                    value = combine(value, int(A[cta * 160 + (rank - 1) * 32 + element]))
+                flat[place] = value & 0xFFFFFFFF
+    return tensors
+
+
+@expects
+def tma_reduce_dtypes(**tensors) -> Tensors:
+    """Rows 2n and 2n + 1 of B are combined with A by the n-th operator; float16 and bfloat16 sums are rounded once."""
+    changed: Tensors = {}
+    for name in (name.removeprefix("A_") for name in tensors if name.startswith("A_")):
+        a, b = tensors[f"A_{name}"], tensors[f"B_{name}"]
+        names = ["add"] if name in ("float32", "float64") else list(REDUCTIONS)[: len(b) // 2]
+        for number, operator in enumerate(names):
+            rows = b[2 * number : 2 * number + 2]
+            if a.dtype.is_floating_point:
+                function = {"add": torch.add, "min": torch.minimum, "max": torch.maximum}[operator]
+                rows.copy_(function(rows.double(), a.double()).to(a.dtype))
+            else:
+                bits, words, given = 8 * a.element_size(), rows.numpy(), a.numpy()
+                for place in itertools.product(range(2), range(32)):
+                    value = REDUCTIONS[operator](int(words[place]), int(given[place]))
+                    words[place] = value & ((1 << bits) - 1) if name.startswith("u") else wrap(value, bits)
+        changed[f"B_{name}"] = b
+    return changed
 
 
 @expects

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from ptxtile.ir.expressions import Binary, Const, Expr, Var
+from ptxtile.ir.enumeration import evaluate
+from ptxtile.ir.expressions import Binary, Const, Expr, Var, as_expr
 from ptxtile.ir.layouts import (
     TMA_SWIZZLES,
     Fragment,
@@ -281,6 +282,23 @@ def test_swizzles_are_the_ptx_manuals(span, table):
 
 
 # ---- shared layouts
+
+
+@given(st.sampled_from([32, 64, 128]), st.sampled_from([1, 2, 4, 8]), st.integers(1, 3), st.integers(1, 24), st.data())
+def test_a_shared_layout_swizzles_the_byte_address_of_its_layout(span, itemsize, boxes, rows, data):
+    """Whatever is added outside of the swizzle, the offset is that of the swizzled byte address, for ints, arrays and
+    expressions alike; stages may lie any whole number of rows apart."""
+    width = span // itemsize
+    stage = data.draw(st.integers(boxes * rows, boxes * rows + 9)) * width
+    layout = Layout((3, rows, (boxes, width)), (stage, width, (rows * width, 1)))
+    shared = SharedLayout(layout, TMA_SWIZZLES[span], itemsize)
+    index = np.arange(layout.size)
+    coordinates = (index // (rows * boxes * width), index // (boxes * width) % rows, index % (boxes * width))
+    expected = TMA_SWIZZLES[span](layout(coordinates) * itemsize) // itemsize
+    assert np.array_equal(shared(coordinates), expected)
+    s, r, c = (Var(name, int32) for name in "src")
+    values = dict(zip("src", coordinates, strict=True))
+    assert np.array_equal(np.broadcast_to(evaluate(as_expr(shared((s, r, c))), values), index.shape), expected)
 
 
 @given(st.sampled_from([0, 32, 64, 128]), st.sampled_from([1, 2, 4, 8]), st.integers(1, 20), st.integers(1, 4))

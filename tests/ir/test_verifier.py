@@ -44,6 +44,9 @@ def k(bx, by, bz, thread):
 """
 
 
+GEMM = "gemm(a={a}, b={b}, accumulator={c}, m=64, n=64, k={k}{more})"
+
+
 def tile(body: str, *, header: str = "", stage: str = "tile", threads: int = 128):
     lines = "\n    ".join(body.splitlines())
     return parse_program(TILE.format(body=lines, header=header, stage=stage, threads=threads))
@@ -228,6 +231,14 @@ def fragment_of(shape: str, thread: str, value: str) -> str:
 
 
 A_MAP = 'TensorMapRecord(name="B_map", tensor="A", dtype="float32", dimensions=(64, 64), '
+COUNTING = (
+    "P = allocate_local(bool, ())\n"
+    'bar_reduce(destination=P, destination_offset=0, condition=thread == 0, mode="{mode}", id={id}, threads={threads})'
+)
+MATCHING = (
+    "U = allocate_local(uint32, ())\n"
+    'match(destination=U, destination_offset=0, value={value}, mode="{mode}"{mask})'
+)
 CYCLE = "@function\ndef f(v: float32):\n    return g(v)\n@function\ndef g(w: float32):\n    return f(w)"
 FUNCTION = "@function\ndef f(v: float32):\n    {}\n    return v"
 
@@ -314,6 +325,15 @@ BROKEN = [
     (20, lambda: tile("fill(S[float32(0.0), 0].tile(64, 1), float32(0.0))")),
     (20, lambda: tile("copy(A[0, 0].tile(64, 32), S)")),
     (20, lambda: tile("fill(S, 0)")),
+    (20, lambda: tile(GEMM.format(a="X", b="S", c="F", k=64, more=""))),
+    (20, lambda: tile(GEMM.format(a="S", b="A[0, 0].tile(64, 64)", c="F", k=64, more=""))),
+    (20, lambda: tile(GEMM.format(a="F", b="S", c="F", k=32, more=""))),
+    (20, lambda: tile(GEMM.format(a="F", b="S", c="S", k=64, more=""))),
+    (20, lambda: tile(GEMM.format(a="F", b="S", c="F", k=64, more=", clear_if=bx"))),
+    (20, lambda: tile("copy(S, A[0, 0].tile(64, 64), path=CopyPath.CP_ASYNC, coalesced_width=4)")),
+    (20, lambda: tile("copy(A[0, 0].tile(64, 64), S, path=CopyPath.CP_ASYNC)")),
+    (20, lambda: tile("copy(A[0, 0].tile(64, 64), S, path=CopyPath.CP_ASYNC, coalesced_width=8)")),
+    (20, lambda: tile("copy(A[0, 0].tile(63, 62), S[0, 0].tile(63, 62), path=CopyPath.CP_ASYNC, coalesced_width=4)")),
     (21, lambda: tile("Z = allocate_shared(float32, (4,), strides=(4, 1))")),
     (21, lambda: tile("Z = allocate_shared(float32, (0,))")),
     (21, lambda: tile("Z = allocate_shared(float32, (M,), storage_size=64)")),
@@ -328,6 +348,15 @@ BROKEN = [
     (23, lambda: tile(fragment_of("(64,)", "(32,), (1,)", "(1,), (0,)"))),
     (23, lambda: tile(fragment_of("(64,)", "(64,), (1,)", "(3,), (0,)"))),
     (23, lambda: tile(fragment_of("(65,)", "(64,), (1,)", "(1,), (0,)"))),
+    *((23, partial(tile, f"Z = allocate_shared(float32, (8, 16), layout=MappedLayout({fields}))")) for fields in (
+        "shape=(8, 16), size=128, contiguous=1, itemsize=2, offset=i0 * 16 + i1",
+        "shape=(8, 8), size=64, contiguous=1, itemsize=4, offset=i0 * 8 + i1",
+        "shape=(8, 16), size=113, contiguous=1, itemsize=4, offset=i0 * 14 + i1",
+        "shape=(8, 16), size=128, contiguous=1, itemsize=4, offset=i0 * 16 + i1 - 1",
+        "shape=(8, 16), size=64, contiguous=1, itemsize=4, offset=i0 * 16 + i1",
+        "shape=(8, 16), size=128, contiguous=4, itemsize=4, offset=i0 * 16 + (i1 + i0) % 16",
+        "shape=(8, 16), size=128, contiguous=1, itemsize=4, offset=i0 * 16 + i1 + n",
+    )),
     (24, lambda: tile("Z = allocate_shared(float32, (4,), storage_alignment=24)")),
     (24, lambda: edited("storage_offset=0", "storage_offset=512")),
     (24, lambda: edited("shared_bytes=16392", "shared_bytes=16384")),
@@ -370,6 +399,16 @@ BROKEN = [
     (33, lambda: gpu("bar_sync(id=1, threads=288)")),
     (33, lambda: gpu("bar_arrive(id=16, threads=32)")),
     (33, lambda: gpu("bar_arrive(id=1, threads=48)")),
+    (33, lambda: gpu(COUNTING.format(mode="xor", id=1, threads=64))),
+    (33, lambda: gpu(COUNTING.format(mode="and", id=16, threads=64))),
+    (33, lambda: gpu(COUNTING.format(mode="and", id=1, threads=48))),
+    (48, lambda: gpu(COUNTING.format(mode="popc", id=1, threads=64))),
+    (33, lambda: gpu(LEGAL_GPU.replace("mbarrier_arrive(barrier=full, index=1)", "grid_sync()"))),
+    (48, lambda: gpu(COUNTING.format(mode="and", id=1, threads=64) + "\nsync_warp(mask=uint32(0))")),
+    (48, lambda: gpu(COUNTING.format(mode="and", id=1, threads=64) + "\nsync_warp(mask=1)")),
+    (48, lambda: gpu(MATCHING.format(value="thread", mode="some", mask=""))),
+    (48, lambda: gpu(MATCHING.format(value="cast(thread, int16)", mode="any", mask=""))),
+    (48, lambda: gpu(MATCHING.format(value="thread", mode="all", mask=", mask=uint32(0)"))),
     (34, lambda: gpu("mbarrier_expect_tx(barrier=S, index=0, bytes=16)")),
     (34, lambda: gpu("mbarrier_expect_tx(barrier=full, index=0, bytes=1048576)")),
     (34, lambda: gpu("mbarrier_arrive(barrier=S, index=0)")),
@@ -386,6 +425,13 @@ BROKEN = [
     (35, lambda: gpu(LEGAL_GPU.replace("shared=S", "shared=full"))),
     (35, lambda: gpu(LEGAL_GPU.replace("offset=2048", "offset=2080"))),
     (35, lambda: gpu(LEGAL_GPU.replace("offset=2048", "offset=2"))),
+    (35, lambda: gpu(LEGAL_GPU.replace('offset=0)', 'offset=0, operator="max")'))),
+    (35, lambda: gpu(LEGAL_GPU.replace('offset=0)', 'offset=0, operator="exchange")'))),
+    (35, lambda: gpu(
+        'tma_store(tensor_map="B_map", coordinates=(0, 0), shared=S, offset=0, operator="add")',
+        header=A_MAP.replace("float32", "int32") + "strides=(256,), box=(32, 64))")),
+    (20, lambda: tile('copy(A[0, 0].tile(64, 64), S, operator="add")')),
+    (20, lambda: tile('copy(S, A[0, 0].tile(64, 64), operator="or")')),
     (36, lambda: gpu("bulk_wait_group(pending=-1, read=True)")),
     (36, lambda: gpu('fence_proxy_async(space="local")')),
     (37, lambda: gpu("pass", header=A_MAP.replace('"A"', '"Q"') + "strides=(256,), box=(32, 64))")),
@@ -444,7 +490,11 @@ BROKEN += [(number, partial(gpu, body)) for number, body in tensor_core_bodies.B
 BROKEN.append((45, partial(gpu, tensor_core_bodies.wgmma(), threads=96)))
 
 
-@pytest.mark.parametrize("body", tensor_core_bodies.LEGAL)
+@pytest.mark.parametrize("body", [
+    *tensor_core_bodies.LEGAL,
+    COUNTING.format(mode="and", id=1, threads=64) + "\ngrid_sync()\nsync_warp(mask=uint32(1))",
+    MATCHING.format(value="thread", mode="all", mask=", mask=uint32(3)"),
+])  # fmt: skip
 def test_legal_tensor_core_ops_pass(body):
     program = gpu(body)
     verify(program)

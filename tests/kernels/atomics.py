@@ -14,6 +14,7 @@ import torch
 
 import ptxtile
 import ptxtile.language as T
+from ptxtile.ir.atomic_ops import TMA_REDUCTIONS
 from tests.kernels import inputs
 from tests.kernels.case import Call, Case, cases
 
@@ -116,6 +117,71 @@ def tiles(generator, dtype, source, columns):
     return Call(
         lambda *args: add_tiles(*args, dtype=dtype, accumulated=dtype, source=source), (a, c), changes={1: expected}
     )
+
+
+@ptxtile.jit
+def combine_by_tma(A, C, name="add", dtype=T.float32, combined=T.float32, source="fragment", rows=32, columns=64):
+    """C combined with each tile of A in turn, by TMA."""
+    M, N, R = T.const("M, N, R")
+    A: T.Tensor((M, N), dtype)
+    C: T.Tensor((R, N), combined)
+    with T.Kernel(T.ceildiv(M, rows), T.ceildiv(N, columns), threads=128) as (by, bx):
+        shape = (rows, columns)
+        tile = T.alloc_fragment(shape, dtype) if source == "fragment" else T.alloc_shared(shape, dtype)
+        T.copy(A[by * rows, bx * columns], tile)
+        FUNCTIONS[name](C[0, bx * columns], tile, use_tma=True)
+
+
+@cases(CASES, card=True, source=["fragment", "shared"], rows=[
+    {"name": name, "dtype": getattr(torch, dtype)} for name, types in TMA_REDUCTIONS.items() for dtype in types
+])  # fmt: skip
+def tiles_by_tma(generator, name, dtype, source):
+    """Every operator and dtype of TMA; C has fewer rows than a tile and fewer columns than two."""
+    if name in BITWISE:
+        a, c = inputs.random_bits(generator, (96, 112), dtype), inputs.random_bits(generator, (30, 112), dtype)
+    else:
+        low = 0 if dtype in inputs.UNSIGNED else -4
+        a, c = small(generator, (96, 112), dtype, low, 5), small(generator, (30, 112), dtype, low, 5)
+    expected = folded(name, torch.cat([a.reshape(3, 32, 112)[:, :30], c[None]]))
+    return Call(
+        lambda *args: combine_by_tma(*args, name=name, dtype=dtype, combined=dtype, source=source), (a, c),
+        changes={1: expected},
+    )  # fmt: skip
+
+
+@cases(CASES, card=True, source=["fragment", "shared"], columns=[64, 512])
+def converted_tiles_by_tma(generator, source, columns):
+    """Sums of another dtype, and tiles that are longer than a box of TMA."""
+    a, c = small(generator, (96, 512), torch.float16, -4, 5), small(generator, (32, 512), torch.float32, -4, 5)
+    expected = folded("add", torch.cat([a.float().reshape(3, 32, 512), c[None]]))
+    return Call(
+        lambda *args: combine_by_tma(*args, dtype=T.float16, source=source, columns=columns), (a, c),
+        changes={1: expected},
+    )  # fmt: skip
+
+
+@cases(CASES, card=True)
+def read_after_an_addition_by_tma(generator):
+    """What TMA added is waited for before the block reads it, and what the block wrote before TMA adds to it."""
+
+    @ptxtile.jit
+    def kernel(A, C, D):
+        A: T.Tensor((32, 64), T.float32)
+        C: T.Tensor((32, 64), T.float32)
+        D: T.Tensor((32, 64), T.float32)
+        with T.Kernel(1, threads=128):
+            S = T.alloc_shared((32, 64), T.float32)
+            T.copy(A, S)
+            for i, j in T.Parallel(32, 64):
+                C[i, j] = i
+            T.atomic_add(C, S, use_tma=True)
+            T.atomic_add(C, S, annotations={"use_tma": 1})
+            for i, j in T.Parallel(32, 64):
+                D[i, j] = C[31 - i, 63 - j]
+
+    a = small(generator, (32, 64), torch.float32, -4, 5)
+    c = torch.arange(32.0)[:, None] + 2 * a
+    return Call(kernel, (a, torch.full((32, 64), 9.0), torch.zeros(32, 64)), changes={1: c, 2: c.flip(0, 1)})
 
 
 @cases(CASES, card=True, order=["relaxed", "consume", "acquire", "release", "acq_rel", "seq_cst"])

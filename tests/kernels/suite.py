@@ -8,15 +8,22 @@ from tests.kernels import (
     casts,
     elementwise,
     forms,
+    given_layouts,
     loops,
     manual,
     mathematics,
+    meetings,
+    ordered_pipelines,
+    roles,
     sizes,
     storage,
     tensors,
 )
 
-_MODULES = (elementwise, tensors, sizes, storage, forms, loops, arithmetic, casts, mathematics, atomics, manual)
+_MODULES = (
+    elementwise, tensors, sizes, storage, forms, loops, arithmetic, casts, mathematics, atomics, manual, roles,
+    meetings, given_layouts, ordered_pipelines,
+)  # fmt: skip
 
 CASES = [case for module in _MODULES for case in module.CASES]
 """For the simulator; those with ``card`` for a card too."""

@@ -128,8 +128,8 @@ def _outline(node: Statement | None) -> str:
             return " ".join(f"{role.name}[{_outline(role.body)}]" for role in roles)
         case g.FenceProxyAsync(space):
             return f"F{space[0]}"
-        case g.BulkWaitGroup(_, reads, _):
-            return "Wr" if reads else "Wg"
+        case g.BulkWaitGroup(pending, reads, _):
+            return ("Wr" if reads else "Wg") + (str(pending) if pending else "")
     statements = getattr(node, "statements", None)
     if statements is not None:
         return " ".join(text for text in map(_outline, statements) if text)

@@ -1,10 +1,11 @@
 """An independent referee: runs a gpu-stage kernel thread by thread and reports races from vector clocks.
 
 Threads are generators that yield events in program order; barriers join clocks; a TMA operation is an agent of its own
-that starts with its issuer's clock and is joined by whoever waits for it. A load completes its mbarrier at once. Two
-accesses of one byte, one a write, by different agents must be ordered by the clocks, except those of one statement in
-one iteration (all threads store the same value). A generic write before a TMA access needs a proxy fence of the writer
-in between.
+that starts with its issuer's clock and is joined by whoever waits for it; a store is two, one that reads shared memory
+and one that writes global memory after it. A load completes its mbarrier at once. Two accesses of one byte, one a
+write, by different agents must be ordered by the clocks, except those of one statement in one iteration (all threads
+store the same value). A generic write before a TMA access needs a proxy fence of the writer in between. When the
+kernel ends, every store must have been waited for, at least its reads.
 """
 
 from __future__ import annotations
@@ -82,7 +83,8 @@ class Referee:
         self.agents = [Agent({t: 0}) for t in range(self.kernel.threads)]
         self.shadow: dict[tuple, Shadow] = defaultdict(Shadow)
         self.mbarriers: dict[tuple[str, int], Mbarrier] = {}
-        self.stores: list[tuple[int, int]] = []  # (agent, issuing thread)
+        self.stores: dict[int, list[list[tuple[int, int]]]] = defaultdict(lambda: [[]])
+        """By issuing thread: groups of (reading agent, writing agent), the last one not committed yet."""
         self.memory: dict[tuple, int | None] = {}  # values by (memory, thread of private memory, byte); None: undefined
         self.trace: dict[tuple, int | None] = {}  # (thread, statement and iteration) → value stored
         self.races: list[str] = []
@@ -99,6 +101,10 @@ class Referee:
             for event, threads in list(waiting.items()):
                 if threads and self.may_go_on(event, threads):
                     ready.extend(waiting.pop(event))
+        for thread, groups in self.stores.items():
+            for reader, _ in (agents for group in groups for agents in group):
+                if self.agents[thread].clock.get(reader, 0) < self.agents[reader].time:
+                    self.races.append(f"thread {thread} ends before shared memory has been read by its store {reader}")
         stuck = [key for key, threads in waiting.items() if threads]
         if stuck:
             self.races.append(f"threads wait forever at {stuck}")
@@ -118,6 +124,11 @@ class Referee:
         for thread in threads:
             self.learn(thread, barrier.clock)
         return True
+
+    def new_agent(self, clock: dict[int, int]) -> int:
+        number = len(self.agents)
+        self.agents.append(Agent({**clock, number: 1}, 1))
+        return number
 
     def learn(self, agent: int, clock: dict[int, int]) -> None:
         mine = self.agents[agent].clock
@@ -205,15 +216,15 @@ class Referee:
                 tensor, size = self.boxes[name]
                 corner = 4 * self.value(node.coordinates[0], thread, env, where)
                 base = self.value(offset, thread, env, where) * buffer.dtype.itemsize
-                number = len(self.agents)
-                self.agents.append(Agent({**agent.clock, number: 1}, 1))
-                self.touch_bytes(tensor, corner, size, number, where, not loads, proxy=True)
-                self.touch(buffer, base, size, number, where, loads, proxy=True)
+                reader = self.new_agent(agent.clock)
+                writer = reader if loads else self.new_agent(self.agents[reader].clock)
+                self.touch_bytes(tensor, corner, size, writer, where, not loads, proxy=True)
+                self.touch(buffer, base, size, reader, where, loads, proxy=True)
                 if isinstance(node, g.TmaLoad):
                     index = self.value(node.index, thread, env, where)
-                    self.mbarriers[node.barrier.name, index].transfer(-size, self.agents[number].clock)
+                    self.mbarriers[node.barrier.name, index].transfer(-size, self.agents[reader].clock)
                 else:
-                    self.stores.append((number, thread))
+                    self.stores[thread][-1].append((reader, writer))
             case g.MbarrierInit(barrier, index, arrivals):
                 self.mbarriers[barrier.name, self.value(index, thread, env, where)] = Mbarrier(arrivals, arrivals)
             case g.MbarrierArriveExpectTx(barrier, index, size):
@@ -222,10 +233,13 @@ class Referee:
                 self.mbarriers[barrier.name, place].arrive(agent.clock)
             case g.MbarrierArrive(barrier, index):
                 self.mbarriers[barrier.name, self.value(index, thread, env, where)].arrive(agent.clock)
-            case g.BulkWaitGroup(0, _, _):
-                for number, issuer in self.stores:
-                    if issuer == thread:
-                        self.learn(thread, self.agents[number].clock)
+            case g.BulkCommitGroup():
+                self.stores[thread].append([])
+            case g.BulkWaitGroup(pending, only_reads, _):
+                committed = self.stores[thread][:-1]
+                for group in committed[: max(len(committed) - pending, 0)]:
+                    for reader, writer in group:
+                        self.learn(thread, self.agents[reader if only_reads else writer].clock)
 
     def touch(
         self, buffer, start: int, width: int, agent: int, where: tuple, writes: bool, proxy: bool = False

@@ -35,16 +35,18 @@ class Generator:
     """One random program. Every store writes each element from one thread in one iteration of its own loop.
 
     ``conditions``: also conditions and loops that depend on a symbol or on the thread. ``tma``: also TMA loads and
-    stores.
+    stores, with ``waits`` for some of these.
     """
 
-    def __init__(self, seed: int, threads: int, conditions: bool = True, tma: bool = False) -> None:
+    def __init__(
+        self, seed: int, threads: int, conditions: bool = True, tma: bool = False, waits: bool = True
+    ) -> None:
         self.random = random.Random(seed)
         self.threads, self.size, self.conditions = threads, threads * VALUES, conditions
         self.buffers = [shared(name, self.size) for name in "ABC"]
         self.registers = registers("R", VALUES)
         self.count = 0
-        self.tma = tma
+        self.tma, self.waits = tma, waits
         self.start: list[Statement] = []  # barriers and phases of the TMA loads
 
     def program(self) -> Program:
@@ -86,7 +88,8 @@ class Generator:
     def tma_store(self) -> Statement:
         buffer = self.random.choice(self.buffers)
         store = g.TmaStore("m" + buffer.name, (number(0),), buffer, number(0))
-        waits = [g.BulkWaitGroup(0, self.random.random() < 0.7)] if self.random.random() < 0.7 else []
+        pending, reads = self.random.choice([0, 0, 1, 2]), self.random.random() < 0.7
+        waits = [g.BulkWaitGroup(pending, reads)] if self.waits and self.random.random() < 0.4 else []
         return elected(self.random.randrange(self.threads), store, g.BulkCommitGroup(), *waits)
 
     def tile(self) -> Statement:

@@ -181,9 +181,50 @@ def a_tile_in_a_branch(A):
         T.atomic_add(A, 1.0)
 
 
+@T.macro
+def tma_of_one_element(A):
+    T.atomic_add(A[0], 1.0, use_tma=True)
+
+
+@T.macro
+def tma_of_the_maximum_of_floats(A):
+    S = T.alloc_shared((128,), T.float32)
+    T.atomic_max(A, S, use_tma=True)
+
+
+@T.macro
+def tma_that_returns(A):
+    S = T.alloc_shared((128,), T.float32)
+    T.atomic_add(A, S, return_prev=True, use_tma=True)
+
+
+@T.macro
+def tma_that_releases(A):
+    S = T.alloc_shared((128,), T.float32)
+    T.atomic_add(A, S, memory_order="release", use_tma=True)
+
+
+@T.macro
+def tma_into_shared_memory(A):
+    S, R = T.alloc_shared((128,), T.float32), T.alloc_shared((128,), T.float32)
+    T.atomic_add(R, S, use_tma=True)
+
+
+@T.macro
+def tma_at_an_odd_place(A):
+    S = T.alloc_shared((64,), T.float32)
+    T.atomic_add(A[3], S, use_tma=True)
+
+
 @pytest.mark.parametrize(
     ("body", "words"),
     [
+        (tma_of_one_element, "expected: a tile as the value"),
+        (tma_of_the_maximum_of_floats, "expected: global memory of int32, uint32, int64, uint64, float16, bfloat16"),
+        (tma_that_returns, "got:      return_prev=True"),
+        (tma_that_releases, "memory_order of T.atomic_add with use_tma"),
+        (tma_into_shared_memory, "use_tma of T.atomic_add of float32 in shared memory"),
+        (tma_at_an_odd_place, "got:      its innermost position is not known to be a multiple of 16 bytes"),
         (on_a_variable, "the variable x"),
         (on_a_fragment, "fragment"),
         (bits_of_a_float, "T.atomic_or of float32"),

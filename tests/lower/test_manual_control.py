@@ -10,8 +10,13 @@ import torch
 import ptxtile
 import ptxtile.language as T
 from ptxtile.errors import DeadlockError, PtxtileError, ResourceError, SimulationError
+from ptxtile.ir.enumeration import evaluate
+from ptxtile.ir.gpu_ops import TmaLoad
+from ptxtile.ir.rewrite import walk
+from ptxtile.ir.statements import If, Role
 from tests import ptxas
 from tests.kernels.manual import multiply, ring
+from tests.kernels.roles import copying_ring
 
 
 def ptx_of(body, threads: int = 128, arch: str = "sm_90a") -> str:
@@ -91,6 +96,30 @@ def test_roles_by_hand_assemble() -> None:
         log = ptxas.assemble(kernel.compile(**tensors).get_kernel_source(), "sm_90a")
         assert not any(code in log for code in (*ptxas.IGNORED_SETMAXNREG, "C7510", "C7514")), log
         assert "0 bytes spill stores" in log
+
+
+def paths_of_copies(columns: int) -> dict[str, str]:
+    tensors = {name: torch.zeros(128, columns) for name in "AC"}
+    why = copying_ring.compile(**tensors, columns=columns).why
+    return {w.subject: w.decision for w in why if w.pass_name == "select_paths"}
+
+
+def test_copies_in_roles_take_tma_where_it_is_legal() -> None:
+    assert paths_of_copies(64) == {"copy A -> S": "tma_load", "copy R -> C": "tma_store"}
+    assert paths_of_copies(30) == {"copy A -> S": "vector", "copy R -> C": "vector"}
+
+
+def test_a_copy_in_a_role_is_the_affair_of_its_threads() -> None:
+    """One thread of the role issues, the role's threads wait; between the roles there are the user's barriers alone."""
+    kernel = copying_ring.compile(A=torch.zeros(128, 64), C=torch.zeros(128, 64))
+    found = synchronization(kernel.get_kernel_source())
+    assert sum(name.startswith("sync 0") for name in found) <= 2
+    assert any(re.fullmatch(r"sync [1-9]\d*, 128", name) for name in found)
+    assert sum(name.startswith("cp.async.bulk.tensor.2d.shared") for name in found) == 1
+    loading = next(node for node in walk(kernel.variant.lowered().program.kernels[0].body)
+                   if isinstance(node, Role) and any(isinstance(n, TmaLoad) for n in walk(node.body)))  # fmt: skip
+    issue = next(n for n in walk(loading.body) if isinstance(n, If) and any(isinstance(m, TmaLoad) for m in walk(n)))
+    assert [evaluate(issue.condition, {"thread": t}) for t in (0, 127, 128, 129, 255)] == [0, 0, 1, 0, 0]
 
 
 # --- errors ---------------------------------------------------------------------------------------------------------

@@ -195,9 +195,17 @@ def test_a_load_without_a_reader_lives_to_its_wait() -> None:
     assert tma_total(load(a), row_fill(b), wait(a), row_use(b)) == 8 * SIZE
 
 
-def test_a_store_that_is_never_waited_for_lives_to_the_end() -> None:
+def test_a_store_that_is_never_waited_for_keeps_its_memory_unless_that_costs_a_block() -> None:
+    """Of 228 KiB: 16 blocks of 128 threads have 13 KiB each, and 13 blocks 16 KiB; but two of 64 KiB or one of 128."""
     a, b, _ = TILES
-    assert tma_total(row_fill(a), store(a), row_fill(b), row_use(b)) == 8 * SIZE
+    assert tma_total(row_fill(a), store(a), row_fill(b), row_use(b)) == 4 * SIZE
+    in_loop = loop("k", 3, seq(row_fill(a), store(a), row_fill(b), row_use(b)))
+    assert tma_total(in_loop) == 4 * SIZE
+    large = shared("D", 128 * 1024 // 4)  # one block a multiprocessor, with or without 16 KiB more
+    around = (write(large, THREAD, 1), write(R, 0, read(large, THREAD)))
+    assert tma_total(around[0], in_loop, around[1]) == 128 * 1024 + 8 * SIZE
+    assert tma_total(row_fill(a), store(a), *around) == 128 * 1024 + 4 * SIZE
+    assert tma_total(row_fill(a), row_use(a), *around) == 128 * 1024
 
 
 def test_transfers_in_flight_over_a_back_edge() -> None:

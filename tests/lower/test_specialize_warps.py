@@ -14,6 +14,7 @@ from ptxtile.ir.gpu_ops import (
     FenceProxyAsync,
     MbarrierArrive,
     MbarrierArriveExpectTx,
+    MbarrierInit,
     PrefetchTensorMap,
     SetMaxRegisters,
     TmaLoad,
@@ -34,10 +35,14 @@ from ptxtile.ir.statements import (
     Store,
     seq,
 )
+from ptxtile.ir.tensor_core_ops import Wgmma
 from ptxtile.ir.tile_ops import Copy
 from ptxtile.ir.types import float32, int32
+from ptxtile.ir.warp_ops import SyncWarp
 from ptxtile.lower.options import Options
-from ptxtile.lower.specialize_warps import plan_registers
+from tests.clusters.simulate import outputs, policies, specialized
+from tests.gemm.kernels import gemm
+from tests.lower.ring_kernels import gemm_and_rows
 from tests.lower.tile_programs import BX, THREAD, add_program, program, tensor, tile_of, whole
 
 ROLES = Options(specialize_warps=True)
@@ -68,7 +73,8 @@ def test_the_add_kernel_takes_the_seeds_form(arch: str, through_shared: bool):
     assert kernel.threads == 256
     consumer, producer = nodes(result, Role)
     assert (consumer.first_thread, consumer.threads, producer.first_thread, producer.threads) == (0, 128, 128, 128)
-    assert {(node.action, node.count) for node in nodes(result, SetMaxRegisters)} == {("inc", 240), ("dec", 24)}
+    counts = {node.action: node.count for node in nodes(result, SetMaxRegisters)}
+    assert counts["dec"] == 24 and 128 * (24 + counts["inc"]) * kernel.min_blocks <= 65_536
     (expect,) = nodes(result, MbarrierArriveExpectTx)
     assert expect.bytes == 2 * 64 * 64 * 4
     assert len(nodes(result, TmaLoad)) == 2 and len(nodes(result, TmaStore)) == 1
@@ -81,15 +87,6 @@ def test_the_staged_tile_reuses_the_inputs_memory():
     result = lowered(add_program(256, 256, through_shared=True))
     barriers = 8
     assert result.kernels[0].shared_bytes == 2 * 64 * 64 * 4 + barriers
-
-
-@pytest.mark.parametrize(
-    ("consumers", "expected"), [(128, (24, 240)), (256, (24, 240)), (384, (24, 160)), (512, (24, 112))]
-)
-def test_register_pairs_fit_the_pool(consumers: int, expected: tuple[int, int]):
-    plan = plan_registers(consumers)
-    assert (plan.producer, plan.consumer) == expected
-    assert 128 * plan.producer + consumers * plan.consumer <= plan.launch * (consumers + 128) <= 65_536
 
 
 @pytest.mark.parametrize(
@@ -157,6 +154,45 @@ def test_loads_in_a_loop_wait_for_the_consumers(trips: int, use: str, options: O
     assert torch.equal(y, expected)
     if options is ROLES and trips > 1:
         assert nodes(result, Specialized) and nodes(result, MbarrierArrive)
+
+
+def arrivals(of: Program) -> dict[str, int]:
+    """Barrier → arrivals that complete its phase, for the barriers of the consumers."""
+    return {n.barrier.name: n.arrivals for n in nodes(of, MbarrierInit) if n.barrier.name.endswith("_free")}
+
+
+def test_a_warp_arrives_once_for_tiles_that_threads_read():
+    result = lowered(summing_program(3))
+    assert arrivals(result) == {"kernel_free": 4}
+    assert nodes(result, SyncWarp)
+
+
+def test_each_thread_arrives_for_tiles_that_threads_write():
+    result = lowered(summing_program(3, "before"))
+    assert arrivals(result) == {"kernel_free": 128}
+    assert not nodes(result, SyncWarp)
+
+
+@pytest.mark.parametrize("threads", [128, 256])
+@pytest.mark.parametrize("arch", ["sm_90a", "sm_120a"])
+@pytest.mark.parametrize("stages", [2, 4])
+def test_a_warpgroup_arrives_once_for_tiles_of_wgmma(arch: str, threads: int, stages: int):
+    kernel = specialized(gemm, arch, M=128, N=128, K=256, threads=threads, num_stages=stages, block_M=threads // 2)
+    result = kernel.program
+    unit = 128 if arch == "sm_90a" else 32  # mma.sync: the warps read by themselves
+    assert arrivals(result) == {"gemm_kernel_free": threads // unit}
+    assert bool(nodes(result, SyncWarp)) == (arch != "sm_90a")
+    assert bool(nodes(result, Wgmma)) == (arch == "sm_90a")
+
+
+def test_a_tile_that_wgmma_and_threads_read_is_released_by_warps():
+    kernel = specialized(gemm_and_rows, "sm_90a", M=64, N=64, K=192)
+    assert arrivals(kernel.program) == {"gemm_and_rows_kernel_free": 4}
+    a, b = (torch.randn(64, 192).bfloat16() for _ in range(2))
+    for effects in policies([0]):
+        found = outputs(kernel.program, effects, A=a, B=b)
+        torch.testing.assert_close(found["C"].double(), a.double() @ b.double().T, rtol=1e-5, atol=1e-4)
+        torch.testing.assert_close(found["R"].double(), a.double().sum(dim=1), rtol=1e-5, atol=1e-4)
 
 
 def test_a_position_that_only_consumers_know_refuses_roles():

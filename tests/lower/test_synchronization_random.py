@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from ptxtile.ir.gpu_ops import BarSync
+from ptxtile.ir.gpu_ops import BarSync, BulkWaitGroup
 from ptxtile.ir.program import Program
-from ptxtile.ir.rewrite import Rewriter
+from ptxtile.ir.rewrite import Rewriter, walk
 from tests.lower.hazard_programs import barriers_of, body, placed, replace, synchronized
 from tests.lower.race_referee import races
 from tests.lower.random_hazards import Generator
@@ -78,6 +80,31 @@ def test_superfluous_barriers_are_rare_around_tma() -> None:
     total = sum(len(barriers_of(p)) for p in programs)
     assert sum(_superfluous(p) for p in programs) <= 0.05 * total
     assert total > 60
+
+
+class _Changed(Rewriter):
+    """Changes fields of the wait for TMA stores of the given number."""
+
+    def __init__(self, number: int, change: dict[str, Any]) -> None:
+        self.left, self.change = number, change
+
+    def rewrite_BulkWaitGroup(self, node: BulkWaitGroup) -> BulkWaitGroup:
+        self.left -= 1
+        return replace(node, **self.change) if self.left == -1 else node
+
+
+def test_no_wait_for_stores_could_be_weaker() -> None:
+    """A wait leaves as many groups pending as it may; it does not wait for writes where reads suffice."""
+    total = 0
+    for seed in range(80):
+        p = synchronized(Generator(seed, 8, conditions=False, tma=True, waits=False).program())
+        waits = [node for node in walk(body(p)) if isinstance(node, BulkWaitGroup)]
+        for number, wait in enumerate(waits):
+            for change in [{"pending": wait.pending + 1}] if wait.read else [{"pending": wait.pending + 1}, {"read": True}]:
+                weaker = replace(p, kernels=(replace(p.kernels[0], body=_Changed(number, change).visit(body(p))),))
+                assert any(races(weaker, n=n) for n in TRIPS)
+                total += 1
+    assert total > 100
 
 
 @pytest.mark.parametrize("threads", THREADS)

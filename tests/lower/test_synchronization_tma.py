@@ -6,11 +6,13 @@ import pytest
 
 from ptxtile.errors import LoweringError
 from ptxtile.ir import gpu_ops as g
+from ptxtile.ir.atomic_ops import Atomic
 from ptxtile.ir.buffers import Buffer
-from ptxtile.ir.expressions import Expr, binary, logical_and
+from ptxtile.ir.expressions import Expr, binary, constant, logical_and
 from ptxtile.ir.program import Program
 from ptxtile.ir.rewrite import walk
 from ptxtile.ir.statements import If, Role, Specialized, Statement, seq
+from ptxtile.ir.types import float32
 from tests.lower.hazard_programs import (
     THREAD,
     TRIPS,
@@ -63,9 +65,11 @@ def wait_for(*tiles: Buffer, parity: Expr | int = 0) -> Statement:
     return g.MbarrierWait(BARS, number(0), parity if isinstance(parity, Expr) else number(parity), tiles)
 
 
-def store_tile(tile: Buffer, coordinate: Expr | int = 0, read_wait: bool = True, thread: int = 0) -> Statement:
+def store_tile(
+    tile: Buffer, coordinate: Expr | int = 0, read_wait: bool = True, thread: int = 0, to: str = ""
+) -> Statement:
     where = coordinate if isinstance(coordinate, Expr) else number(coordinate)
-    operation = g.TmaStore(f"m{tile.name}", (where,), tile, number(0), location=at(14))
+    operation = g.TmaStore(f"m{to or tile.name}", (where,), tile, number(0), location=at(14))
     return elected(thread, operation, g.BulkCommitGroup(), *((g.BulkWaitGroup(0, True),) if read_wait else ()))
 
 
@@ -145,7 +149,55 @@ def test_store_reuses_its_source_in_a_loop() -> None:
 def test_store_without_a_wait_is_waited_for_before_its_source_is_written() -> None:
     tile = lambda k: binary("mul", k, SIZE)  # noqa: E731
     p = tma_program(loop("k", TRIPS, lambda k: seq(stage(), store_tile(C, tile(k), read_wait=False))))
-    check(p, START + "for[Wg B for[S] Fs B if[TS C]]")
+    check(p, START + "for[Wr B for[S] Fs B if[TS C]] Wr")
+
+
+def test_two_buffers_by_turns_leave_the_other_store_pending() -> None:
+    """A buffer is written again when the store before the last one has read it; the last one goes on."""
+    tile = lambda k: binary("mul", k, SIZE)  # noqa: E731
+
+    def turn(k: Expr) -> Statement:
+        return seq(*(part for t in (C, B) for part in (stage(t), store_tile(t, tile(k), read_wait=False))))
+
+    large = shared("large", 32 * 1024)  # only one block fits, whether B and C share bytes or not
+    p = tma_program(write(large, THREAD, 1), loop("k", TRIPS, turn), write(R, 0, read(large, THREAD)))
+    check(p, START + "S for[Wr1 B for[S] Fs B if[TS C] Wr1 B for[S] Fs B if[TS C]] S Wr")
+
+
+def test_the_end_waits_for_the_reads_of_stores_that_are_left() -> None:
+    """Shared memory goes with the block; what a store writes outlives it."""
+    check(tma_program(stage(), store_tile(C, read_wait=False)), START + "for[S] Fs B if[TS C] Wr")
+    some = If(TRIPS.gt(1), seq(stage(), store_tile(C, read_wait=False)))
+    check(tma_program(some), START + "if[for[S] Fs B if[TS C]] Wr")
+
+
+def test_a_role_waits_for_its_own_stores() -> None:
+    consumer = seq(wait_for(A, B), add_tiles(), stage(), store_tile(C, read_wait=False))
+    q = synchronized(specialized(consumer, producer_loads(A, B)))
+    assert outline(q) == START + "consumer[W for[S] for[S] Fs B if[TS C] Wr] producer[if[E TL TL]]"
+    assert races(q) == []
+
+
+def test_stores_of_one_thread_to_one_place_wait_where_they_stand() -> None:
+    """The thread waits for itself: that needs no place that all threads reach."""
+    copy = g.TmaStore("mC", (number(0),), C, number(0), location=at(14))
+    twice = elected(0, copy, g.BulkCommitGroup(), copy, g.BulkCommitGroup())
+    check(tma_program(stage(), twice), START + "for[S] Fs B if[TS C Wg TS C] Wr")
+
+
+def test_a_store_of_another_place_does_not_wait() -> None:
+    """Two parts of one tile at different columns, as an epilogue stores them."""
+    row = binary("mul", TRIPS, 2 * SIZE)
+    for distance, between in ((SIZE, ""), (SIZE // 2, "Wg ")):
+        second = store_tile(B, plus(row, distance), False, to="C")
+        p = tma_program(stage(C), stage(B), store_tile(C, row, False), second)
+        check(p, START + f"for[S] for[S] Fs B if[TS C] {between}if[TS C] Wr")
+
+
+def test_a_store_that_nobody_commits_is_reported() -> None:
+    copy = elected(0, g.TmaStore("mC", (number(0),), C, number(0), location=at(14)))
+    with pytest.raises(LoweringError, match="nothing commits a TMA store"):
+        synchronized(tma_program(stage(), copy, stage()))
 
 
 def test_stores_to_one_tile_are_ordered_and_to_different_tiles_are_not() -> None:
@@ -161,6 +213,31 @@ def test_generic_read_of_what_a_bulk_store_wrote() -> None:
     out = TENSORS[2]
     p = tma_program(stage(), store_tile(C), write(R, 0, read(out, THREAD), 15))
     assert outline(synchronized(p)) == START + "for[S] Fs B if[TS C Wr] Wg Fg B S"
+
+
+def reduce_tile(tile: Buffer, operator: str, coordinate: int = 0, map_of: str = "C") -> Statement:
+    operation = g.TmaStore(f"m{map_of}", (number(coordinate),), tile, number(0), operator, location=at(16))
+    return elected(0, operation, g.BulkCommitGroup(), g.BulkWaitGroup(0, True))
+
+
+def test_reductions_of_one_place_commute_when_their_operator_is_the_same() -> None:
+    added = [reduce_tile(C, "add"), reduce_tile(C, "add")]
+    assert outline(synchronized(tma_program(stage(), *added))) == START + "for[S] Fs B if[TS C Wr] if[TS C Wr]"
+    mixed = [reduce_tile(C, "add"), reduce_tile(C, "max")]
+    assert outline(synchronized(tma_program(stage(), *mixed))) == START + "for[S] Fs B if[TS C Wr] Wg if[TS C Wr]"
+    stored = [store_tile(C), reduce_tile(C, "add")]
+    assert outline(synchronized(tma_program(stage(), *stored))) == START + "for[S] Fs B if[TS C Wr] Wg if[TS C Wr]"
+
+
+def test_generic_accesses_of_what_a_reduction_combines() -> None:
+    """Before it: a global proxy fence, also for atomic operations; after it: the full wait and a fence."""
+    out = TENSORS[2]
+    after = tma_program(stage(), reduce_tile(C, "add"), write(R, 0, read(out, THREAD), 15))
+    assert outline(synchronized(after)) == START + "for[S] Fs B if[TS C Wr] Wg Fg B S"
+    before = tma_program(write(out, THREAD, 1, 9), stage(), reduce_tile(C, "add"))
+    assert outline(synchronized(before)) == START + "S for[S] Fg Fs B if[TS C Wr]"
+    atomic = Atomic("add", out, (THREAD,), constant(1.0, float32), location=at(9))
+    assert outline(synchronized(tma_program(atomic, stage(), reduce_tile(C, "add")))).endswith("Fg Fs B if[TS C Wr]")
 
 
 def test_load_of_what_was_written_to_global_memory_in_the_kernel() -> None:

@@ -121,15 +121,37 @@ def test_a_block_does_not_read_what_it_starts_afresh() -> None:
     assert '"=&f,=&f,=&f,=&f,=&f,=&f,=&f,=&f,l,~{memory}"' in call, call
 
 
-def test_registers_of_a_live_until_the_wait() -> None:
+@pytest.mark.parametrize(("between", "registers"), [("", 5), ("bar_sync(id=0, threads=128)\n", 4)])
+def test_registers_of_a_live_until_the_wait(between: str, registers: int) -> None:
+    """In one block with the multiplication (and its predicate), or in a block of the wait's own."""
     body = (DESCRIPTOR + "for e in unrolled(0, 8):\n    a[e] = cast(A[tx * 8 + e], bfloat16)\nwgmma_fence()\n"
-            f"{multiplication(16, more='a=a, a_offset=0')}, accumulate=bx > 3)\nwgmma_commit_group()\n"
+            f"{multiplication(16, more='a=a, a_offset=0')}, accumulate=bx > 3)\nwgmma_commit_group()\n{between}"
             "wgmma_wait_group(pending=0, accumulators=(acc,), fragments=(a,))\n" + STORES.format(8))  # fmt: skip
     module = emit(kernel(body, 8), targets.get("sm_90a"))
     assert "setp.ne.b32 P," in module.ptx
     wait = next(line for line in module.llvm_ir.splitlines() if "wgmma.wait_group" in line)
-    assert wait.count("i32 %") == 4, wait
+    assert ("wgmma.mma_async" in wait) == (not between)
+    assert wait.count("i32 %") == registers, wait
     check(module, "sm_90a")
+
+
+def test_a_wait_takes_along_what_other_groups_write() -> None:
+    """A wait right after a group of another accumulator: both go through it. One that needs more of an accumulator than
+    the group before it has is a block of its own."""
+    start = DESCRIPTOR + f"wgmma_fence()\n{multiplication(16)}, accumulate=False)\nwgmma_commit_group()\n"
+    other = "other = allocate_register(float32, (8,))\n"
+    second = multiplication(16).replace("accumulator=acc", "accumulator=other")
+    body = (other + start + f"bar_sync(id=0, threads=128)\nwgmma_fence()\n{second}, accumulate=False)\n"
+            "wgmma_commit_group()\nwgmma_wait_group(pending=0, accumulators=(acc, other))\n"
+            + STORES.format(8))  # fmt: skip
+    module = emit(kernel(body, 8), targets.get("sm_90a"))
+    assert blocks(module.ptx) == [1, 1]
+    wait = next(line for line in module.llvm_ir.splitlines() if "wgmma.wait_group" in line)
+    assert wait.count("=&f") == 16 and wait.count("float %") == 8 and "wgmma.mma_async" in wait
+    check(module, "sm_90a")
+    whole = kernel(start + "wgmma_wait_group(pending=0, accumulators=(acc,))\n" + STORES.format(16), 16)
+    wait = next(l for l in emit(whole, targets.get("sm_90a")).llvm_ir.splitlines() if "wgmma.wait_group" in l)
+    assert wait.count("=&f") == 16 and "wgmma.mma_async" not in wait
 
 
 def test_fragments_are_not_repacked() -> None:

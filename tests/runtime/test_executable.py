@@ -9,7 +9,7 @@ import pytest
 import torch
 from cuda.bindings import driver as bindings
 
-from ptxtile.errors import CompileError, DriverError, LaunchError, TargetError
+from ptxtile.errors import CompileError, DriverError, LaunchError, PerformanceWarning, TargetError
 from ptxtile.launch_record import (
     Allocation,
     KernelLaunch,
@@ -24,6 +24,7 @@ from ptxtile.launch_record import (
 from ptxtile.runtime import context, driver, module
 from ptxtile.runtime.arguments import bind
 from ptxtile.runtime.executable import Executable
+from ptxtile.runtime.resources import KernelResources
 from tests.runtime.fake_bindings import PRIMARY, FakeBindings
 
 PTX = ".version 8.0\n.target sm_90a\n.address_size 64\n"
@@ -216,20 +217,60 @@ def test_a_cluster_of_more_than_eight(fake) -> None:
     assert ("set", "function add_kernel", "NON_PORTABLE_CLUSTER_SIZE_ALLOWED", 1) in fake.calls
 
 
-LOST = "ptxas info    : (C7510) Potential Performance Loss: wgmma.mma_async instructions are serialized due to x"
-IGNORED = "ptxas info    : (C7508) Potential Performance Loss: 'setmaxnreg' ignored to maintain minimum register"
+LOST = "(C7510) Potential Performance Loss: wgmma.mma_async instructions are serialized due to wgmma pipeline crossing "
+LOST += "function boundary at a function call in the function 'add_kernel'"
+IGNORED = "(C7508) Potential Performance Loss: 'setmaxnreg' ignored; unable to determine register count at entry."
+SPILLED = "    24 bytes stack frame, 20 bytes spill stores, 28 bytes spill loads"
+FIGURES = """\
+ptxas info    : Compiling entry function 'add_kernel' for 'sm_90a'
+ptxas info    : Function properties for add_kernel
+ptxas         . {stack}
+ptxas info    : Used 40 registers, used 1 barriers
+"""
+CLEAN = FIGURES.format(stack="    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads")
+PLACED = """\
+.visible .entry add_kernel()
+{
+.loc 1 12 9
+ret;
+}
+.file 1 "/home/user/add.py"
+"""
 
 
-@pytest.mark.parametrize("line, part", [(LOST, "wait for each other"), (IGNORED, "ignored setmaxnreg")])
-def test_lost_performance_is_a_warning(fake, line, part) -> None:
-    fake.info = f"ptxas info    : Used 40 registers\n{line}\n"
-    executable = Executable(PTX, RECORD)
-    with pytest.warns(module.PerformanceWarning, match=part) as caught:
+@pytest.mark.parametrize(
+    "line, part", [(LOST, "wait for each other"), (IGNORED, "ignored setmaxnreg"), (SPILLED, "local memory")]
+)
+def test_lost_performance_is_a_warning_at_the_user_s_line(fake, line, part) -> None:
+    fake.info = FIGURES.format(stack=line) if line is SPILLED else f"ptxas info    : {line}\n{CLEAN}"
+    executable = Executable(PTX + PLACED, RECORD)
+    with pytest.warns(PerformanceWarning, match=part) as caught:
         executable.load(0)
-    assert len(caught) == 1 and line.strip() in str(caught[0].message) and line in executable.log()
+    assert len(caught) == 1 and line.strip().removeprefix("24 bytes stack frame, ")[:8] in str(caught[0].message)
+    assert line in executable.log()
+    assert (caught[0].filename, caught[0].lineno) == ("/home/user/add.py", 12)
+    kernels = "add_kernel" if line is not IGNORED else "add_kernel, second"  # that sentence names no function
+    assert f"kernel {kernels} (/home/user/add.py:12:9): " in str(caught[0].message)
+    executable.load(0)  # once for each time that it is loaded
 
 
-def test_an_ordinary_log_is_no_warning() -> None:
-    assert (
-        module.performance_messages("ptxas info : 0 bytes gmem\nptxas info : Used 168 registers, used 1 barriers") == []
-    )
+@pytest.mark.parametrize("log", [CLEAN, ""])
+def test_an_ordinary_log_is_no_warning(fake, log, recwarn) -> None:
+    fake.info = log
+    Executable(PTX + PLACED, RECORD).load(0)
+    assert not recwarn.list
+
+
+def test_resources(fake) -> None:
+    """The driver's figures; spills where its JIT has assembled, unknown where it took the code from its cache."""
+    fake.info = FIGURES.format(stack=SPILLED)
+    with pytest.warns(PerformanceWarning):
+        found = Executable(PTX, RECORD).resources(0)
+    assert found["add_kernel"] == KernelResources(
+        registers=40, local_bytes=16, spill_stores=20, spill_loads=28, static_shared_bytes=64,
+        dynamic_shared_bytes=100_000, threads=128, ptx_isa=(8, 0), constant_bytes=400, max_threads=1024,
+    )  # fmt: skip
+    assert found["add_kernel"].shared_bytes == 100_064
+    fake.info = ""
+    figures = Executable(PTX, RECORD).resources(0)["second"]
+    assert figures.spill_stores is None and figures.spill_loads is None and figures.registers == 40

@@ -216,6 +216,26 @@ def test_late_effects_find_waits_that_are_too_weak() -> None:
     assert (tensors["C"] - a.double() @ b.double().T).abs().max() > 0.5
 
 
+def test_late_effects_find_registers_of_a_that_change_too_early() -> None:
+    """A of a wgmma in registers has to stay until the wait; a change before it is seen by the multiplication."""
+    generator = np.random.default_rng(7)
+    inputs = {
+        name: torch.from_numpy(generator.standard_normal((rows, 16))).bfloat16()
+        for name, rows in (("A", 64), ("B", 32), ("E", 32))
+    }
+
+    def run(program: Program, effects: type) -> torch.Tensor:
+        tensors = {**inputs, "C": torch.ones(64, 32)}
+        sim.run(program, tensors, {}, effects=effects)
+        return tensors["C"]
+
+    right = run(conformance("wgmma_fence"), LateEffects)
+    changed = ("wgmma_commit_group()", "wgmma_commit_group()\n        a[0] = cast(float32(100.0), bfloat16)")
+    early = conformance("wgmma_fence", changed)
+    assert torch.equal(run(early, ImmediateEffects), right)
+    assert (run(early, LateEffects) - right).abs().max() > 1
+
+
 # --- what is refused --------------------------------------------------------------------------------------------------
 
 KERNEL = """\

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 from ptxtile.ir.buffers import Scope, allocate
 from ptxtile.ir.expressions import (
@@ -36,9 +35,10 @@ from ptxtile.ir.program import Function
 from ptxtile.ir.statements import Allocate, For, If, Let, LoopKind, Seq, Statement, Store
 from ptxtile.ir.types import DType, float32, float64, int32, int64, uint32, uint64
 from ptxtile.lower.math.coefficients import CONSTANTS, POLYNOMIALS
+from ptxtile.records import record
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Format:
     """An IEEE 754 binary format: ``precision`` counts the hidden bit, ``bias`` is the exponent's."""
 

@@ -52,6 +52,8 @@ RULES: dict[type, Callable[[Threads, Any, Mask], Wait | None]] = {
     atomic_ops.AtomicLoad: atomics.load,
     atomic_ops.AtomicStore: atomics.store,
     manual_ops.BarArrive: manual.arrive,
+    manual_ops.BarReduce: barriers.sync,
+    manual_ops.GridSync: barriers.sync_grid,
     manual_ops.MbarrierExpectTx: manual.expect,
     manual_ops.DeviceAssert: manual.check,
     manual_ops.InlinePtx: manual.inline,
@@ -71,6 +73,8 @@ RULES: dict[type, Callable[[Threads, Any, Mask], Wait | None]] = {
     cluster_ops.ClusterWait: clusters.wait,
     warp_ops.Shuffle: warps.shuffle,
     warp_ops.Vote: warps.vote,
+    warp_ops.Match: warps.match,
+    warp_ops.ActiveMask: warps.active,
     warp_ops.SyncWarp: warps.sync,
     warp_ops.ElectOne: warps.elect,
 }

@@ -8,7 +8,7 @@ import numpy as np
 
 from ptxtile.errors import SimulationError
 from ptxtile.ir.async_copy_ops import CpAsync, CpAsyncCommitGroup, CpAsyncMbarrierArrive, CpAsyncWaitGroup
-from ptxtile.sim.async_effects import AsyncEffect
+from ptxtile.sim.async_effects import AsyncEffect, Touch
 from ptxtile.sim.control_flow import Wait
 from ptxtile.sim.masks import Mask
 from ptxtile.sim.rules import mbarriers
@@ -58,7 +58,15 @@ def copy(threads: Threads, op: CpAsync, mask: Mask) -> None:
             shared.observer.access("write", "generic", op.shared, targets, width, None)
         shared.data[ctas[:, None], targets[:, None] + np.arange(width)[None, :]] = data
 
-    threads.group.effects.issue(threads, AsyncEffect(ENGINE, read, write, lambda: None), mask)
+    def touches() -> list[Touch]:
+        inside = np.arange(width)[None, :] < valid[:, None]
+        places = sources[:, None] + np.arange(width)[None, :]
+        return [
+            Touch(tensor, False, op.source.name, ctas, places, 1, inside),
+            Touch(shared, True, op.shared.name, ctas, targets[:, None], width),
+        ]
+
+    threads.group.effects.issue(threads, AsyncEffect(ENGINE, read, write, lambda: None, touches), mask)
 
 
 def commit(threads: Threads, op: CpAsyncCommitGroup, mask: Mask) -> None:

@@ -39,14 +39,14 @@ def operate(threads: Threads, op: Atomic, mask: Mask) -> None:
     before = np.zeros(len(places), dtype=held_dtype(dtype))
     for chosen in _rounds(places):
         if isinstance(chosen, np.ndarray):
-            old = _read(units, places[chosen], dtype)
+            old = read(units, places[chosen], dtype)
             new = (
                 given[chosen]
                 if op.operator == "exchange"
                 else arithmetic.binary(op.operator, old, given[chosen], dtype)
             )
             before[chosen] = old
-            units[places[chosen]] = _bits(new, dtype)
+            units[places[chosen]] = bits(new, dtype)
         else:
             _accumulate(units, chosen[0], places, given, before, op.operator, dtype)
     if op.result is not None:
@@ -55,12 +55,12 @@ def operate(threads: Threads, op: Atomic, mask: Mask) -> None:
 
 def load(threads: Threads, op: AtomicLoad, mask: Mask) -> None:
     units, places = _places(threads, op, 1, mask, "read")
-    _give(threads, op.result, _read(units, places, op.buffer.dtype), op.buffer.dtype, mask)
+    _give(threads, op.result, read(units, places, op.buffer.dtype), op.buffer.dtype, mask)
 
 
 def store(threads: Threads, op: AtomicStore, mask: Mask) -> None:
     units, places = _places(threads, op, 1, mask)
-    units[places] = _bits(_given(threads, op.value, 1, mask), op.buffer.dtype)  # of equal places the last lane's stays
+    units[places] = bits(_given(threads, op.value, 1, mask), op.buffer.dtype)  # of equal places the last lane's stays
 
 
 def _places(
@@ -92,11 +92,13 @@ def _given(threads: Threads, value: Expr, lanes: int, mask: Mask) -> np.ndarray:
     return np.broadcast_to(values, shape)[threads.active_lanes(mask)].reshape(-1)
 
 
-def _read(units: np.ndarray, places: np.ndarray, dtype: DType) -> np.ndarray:
+def read(units: np.ndarray, places: Any, dtype: DType) -> np.ndarray:
+    """The elements at some places of memory that is given as units of one element."""
     return from_memory(units[places].view(memory_dtype(dtype)), dtype)
 
 
-def _bits(values: Value, dtype: DType) -> np.ndarray:
+def bits(values: Value, dtype: DType) -> np.ndarray:
+    """Elements as such units."""
     return np.ascontiguousarray(to_memory(values, dtype)).view(unit_dtype(dtype.itemsize))
 
 
@@ -120,7 +122,7 @@ def _accumulate(
 ) -> None:  # fmt: skip
     """All operations on one place. NumPy's accumulate rounds after each step, as the lanes one after another would."""
     place = places[chosen[:1]]
-    sequence = np.concatenate([_read(units, place, dtype), given[chosen]])
+    sequence = np.concatenate([read(units, place, dtype), given[chosen]])
     function: Any = _ACCUMULATED.get(operator)
     signed_zeros = dtype.is_float and operator in ("min", "max")
     if operator == "exchange":
@@ -134,7 +136,7 @@ def _accumulate(
                 operator, running[position - 1 : position], sequence[position : position + 1], dtype
             )[0]
     before[chosen] = running[:-1]
-    units[place] = _bits(running[-1:], dtype)
+    units[place] = bits(running[-1:], dtype)
 
 
 def _give(threads: Threads, result: Buffer, values: np.ndarray, dtype: DType, mask: Mask) -> None:

@@ -129,7 +129,7 @@ def find(threads: Threads, barrier: Buffer, position: int) -> Mbarrier:
         raise SimulationError(f"{barrier.name} is misaligned", expected="a multiple of 8 bytes", got=f"byte {address}")
     found = group.mbarriers.get(address)
     if found is None:
-        found = group.mbarriers[address] = Mbarrier(f"{barrier.name}[{position}]", group.ctas)
+        found = group.mbarriers[address] = group.make_mbarrier(f"{barrier.name}[{position}]")
     return found
 
 

@@ -1,8 +1,9 @@
-"""Bulk tensor copies: cp.async.bulk.tensor in both directions (PTX ISA 9.7.9.27.1.2), prefetch.tensormap."""
+"""Bulk tensor copies: cp.async.bulk.tensor in both directions (PTX ISA 9.7.9.27.1.2), cp.reduce.async.bulk.tensor
+(9.7.9.27.1.3), prefetch.tensormap."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,10 +11,13 @@ import numpy as np
 from ptxtile.errors import SimulationError
 from ptxtile.ir.expressions import as_expr
 from ptxtile.ir.gpu_ops import PrefetchTensorMap, TmaLoad, TmaStore
-from ptxtile.sim.async_effects import AsyncEffect
+from ptxtile.ir.types import DType
+from ptxtile.records import record
+from ptxtile.sim import arithmetic
+from ptxtile.sim.async_effects import AsyncEffect, Touch
 from ptxtile.sim.masks import Mask
 from ptxtile.sim.memory import unit_dtype
-from ptxtile.sim.rules import clusters, mbarriers
+from ptxtile.sim.rules import atomics, clusters, mbarriers
 from ptxtile.sim.tensor_maps import CHUNK, SHARED_ALIGNMENT, TensorMap
 
 if TYPE_CHECKING:
@@ -23,7 +27,7 @@ MOST_CTAS = 16
 """Of a cluster: the bits of a multicast mask (PTX ISA 9.7.9.27.1.2)."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Boxes:
     """The boxes that the active threads copy. ``ctas``, ``shared`` (byte offsets) and each coordinate are [box]."""
 
@@ -105,6 +109,25 @@ def _write_global(boxes: _Boxes, data: np.ndarray) -> None:
         units[positions[inside]] = data[inside]
 
 
+def _combine_global(boxes: _Boxes, data: np.ndarray, operator: str, dtype: DType) -> None:
+    """Combines one box after another with what lies in memory, element by element, in the arithmetic of the atomic
+    operations."""
+    width, tensor = boxes.tensor_map.itemsize, boxes.tensor_map.tensor
+    offsets, inside = boxes.tensor_map.global_offsets(boxes.coordinates, width)
+    skipped, units = tensor.units(width)
+    positions = (offsets - skipped) // width
+    if tensor.observer is not None:
+        tensor.observer.access("write", "async", tensor.name, offsets, width, inside)
+    given = np.ascontiguousarray(data).view(unit_dtype(width)).reshape(positions.shape)
+    for box in range(len(positions)):
+        here = slice(None) if inside is None else inside[box]
+        place = positions[box][here]
+        combined = arithmetic.binary(
+            operator, atomics.read(units, place, dtype), atomics.read(given[box], here, dtype), dtype
+        )
+        units[place] = atomics.bits(combined, dtype)
+
+
 def _shared_units(threads: Threads, op: TmaLoad | TmaStore, boxes: _Boxes, kind: str) -> tuple[np.ndarray, np.ndarray]:
     """The flat units of the group's shared memory, and the positions [box, unit] of the boxes in it."""
     shared, width = threads.group.shared, boxes.width
@@ -113,6 +136,20 @@ def _shared_units(threads: Threads, op: TmaLoad | TmaStore, boxes: _Boxes, kind:
         shared.observer.access(kind, "async", op.shared, offsets, width, None)
     positions = boxes.ctas[:, None] * (shared.row // width) + offsets // width
     return shared.data.view(unit_dtype(width)).reshape(-1), positions
+
+
+def _global_touch(boxes: _Boxes, is_write: bool, *, atomic: bool = False) -> Touch:
+    tensor = boxes.tensor_map.tensor
+    offsets, inside = boxes.tensor_map.global_offsets(boxes.coordinates, boxes.width)
+    return Touch(tensor, is_write, tensor.name, boxes.ctas, offsets, boxes.width, inside, atomic=atomic)
+
+
+def _shared_touch(
+    threads: Threads, op: TmaLoad | TmaStore, boxes: _Boxes, is_write: bool, signals: tuple[mbarriers.Mbarrier, ...] = ()
+) -> Touch:
+    offsets = boxes.tensor_map.shared_offsets(boxes.shared, boxes.width)
+    name = op.shared.name
+    return Touch(threads.group.shared, is_write, name, boxes.ctas, offsets, boxes.width, signals=signals)
 
 
 def _destinations(threads: Threads, op: TmaLoad, mask: Mask) -> tuple[np.ndarray, np.ndarray]:
@@ -127,13 +164,23 @@ def _destinations(threads: Threads, op: TmaLoad, mask: Mask) -> tuple[np.ndarray
 
 def load(threads: Threads, op: TmaLoad, mask: Mask) -> None:
     boxes = _boxes(threads, op, mask)
-    completions = []
+    completions, signalled = [], {}
     for mbarrier, lanes in mbarriers.each(threads, op.barrier, op.index, mask):
-        counts = np.bincount(_destinations(threads, op, lanes)[1], minlength=threads.group.ctas)
+        reached = _destinations(threads, op, lanes)[1]
+        counts = np.bincount(reached, minlength=threads.group.ctas)
         mbarrier.require_initialised(counts > 0, "used by a TMA load")
         completions.append((mbarrier, counts * boxes.tensor_map.box_bytes))
+        signalled |= {int(cta): mbarrier for cta in reached}
     box, ctas = _destinations(threads, op, mask)
     copies = replace(boxes, ctas=ctas, shared=boxes.shared[box])
+
+    def touches() -> list[Touch]:
+        signals = tuple(signalled[int(cta)] for cta in copies.ctas)
+        own = tuple(signals[int(np.argmax(box == number))] for number in range(len(boxes.ctas)))
+        return [
+            replace(_global_touch(boxes, False), signals=own),
+            _shared_touch(threads, op, copies, True, signals),
+        ]
 
     def write(data: np.ndarray) -> None:
         units, positions = _shared_units(threads, op, copies, "write")
@@ -143,7 +190,8 @@ def load(threads: Threads, op: TmaLoad, mask: Mask) -> None:
         for mbarrier, completed in completions:
             mbarriers.complete_transactions(mbarrier, completed)
 
-    threads.group.effects.issue(threads, AsyncEffect("tma_load", lambda: _read_global(boxes), write, complete), mask)
+    effect = AsyncEffect("tma_load", lambda: _read_global(boxes), write, complete, touches)
+    threads.group.effects.issue(threads, effect, mask)
 
 
 def store(threads: Threads, op: TmaStore, mask: Mask) -> None:
@@ -153,7 +201,16 @@ def store(threads: Threads, op: TmaStore, mask: Mask) -> None:
         units, positions = _shared_units(threads, op, boxes, "read")
         return units.take(positions)
 
-    effect = AsyncEffect("tma_store", read, lambda data: _write_global(boxes, data), lambda: None)
+    def write(data: np.ndarray) -> None:
+        if op.operator:
+            _combine_global(boxes, data, op.operator, op.shared.dtype)
+        else:
+            _write_global(boxes, data)
+
+    def touches() -> list[Touch]:
+        return [_shared_touch(threads, op, boxes, False), _global_touch(boxes, True, atomic=bool(op.operator))]
+
+    effect = AsyncEffect("tma_store", read, write, lambda: None, touches)
     threads.group.effects.issue(threads, effect, mask)
 
 

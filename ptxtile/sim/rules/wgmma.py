@@ -17,7 +17,7 @@ from ptxtile.ir.expressions import Expr
 from ptxtile.ir.tensor_core_ops import Wgmma, WgmmaCommitGroup, WgmmaFence, WgmmaWaitGroup, fragment_elements
 from ptxtile.ir.types import DType
 from ptxtile.sim import fragments
-from ptxtile.sim.async_effects import AsyncEffect
+from ptxtile.sim.async_effects import AsyncEffect, Touch
 from ptxtile.sim.control_flow import Wait
 from ptxtile.sim.dtypes import from_memory, memory_dtype
 from ptxtile.sim.masks import Mask
@@ -51,6 +51,10 @@ class _SharedOperand:
                 got=f"bytes {first} to {last - 1}",
             )
 
+    def touch(self) -> Touch:
+        rows = self.addresses.reshape(len(self.addresses), -1)
+        return Touch(self.threads.group.shared, False, self.buffer.name, self.ctas, rows, self.itemsize)
+
     def read(self) -> np.ndarray:
         """[warpgroup, row, k] as numbers."""
         shared = self.threads.group.shared
@@ -71,38 +75,56 @@ def multiply(threads: Threads, op: Wgmma, mask: Mask) -> None:
     b = _SharedOperand(threads, op.shared_b, uniform(op.descriptor_b, "a descriptor"), op.dtype_b, (op.n, op.k),
                        op.transpose_b, ctas)  # fmt: skip
     keeps = uniform(op.accumulate, "accumulate")[:, None, None]
-    read_a = _operand_a(threads, op, mask, groups, ctas)
+    a = _operand_a(threads, op, mask, groups, ctas)
+    place = threads.evaluate(op.accumulator_offset, mask)
 
     def read() -> np.ndarray:
-        return np.matmul(read_a(), b.read().swapaxes(1, 2))
+        return np.matmul(a.read(), b.read().swapaxes(1, 2))
 
     def write(product: np.ndarray) -> None:
         rows, columns = fragments.warpgroup_accumulator(op.n)
         count = fragment_elements(op)[2]
-        values = fragments.load_elements(threads, op.accumulator, op.accumulator_offset, count, mask)
+        values = fragments.elements_at(threads, op.accumulator, place, count, mask)
         values = values.reshape(*groups.shape, WARPGROUP, count).copy()
         before = values[groups]
         kept = np.where(keeps, before, np.zeros((), before.dtype))
         values[groups] = fragments.accumulated(kept, product[:, rows, columns], op.dtype_accumulator)
         whole = values.reshape(threads.group.ctas, threads.lanes, count)
-        fragments.store_elements(threads, op.accumulator, op.accumulator_offset, whole, mask)
+        fragments.store_elements_at(threads, op.accumulator, place, whole, mask)
 
-    threads.group.effects.issue(threads, AsyncEffect(ENGINE, read, write, lambda: None), mask)
+    def touches() -> list[Touch]:
+        return [operand.touch() for operand in (a, b) if isinstance(operand, _SharedOperand)]
+
+    threads.group.effects.issue(threads, AsyncEffect(ENGINE, read, write, lambda: None, touches), mask)
 
 
-def _operand_a(threads: Threads, op: Wgmma, mask: Mask, groups: np.ndarray, ctas: np.ndarray):
-    """A function that gives A, [warpgroup, 64, k]; registers are read when the op is issued."""
+class _RegisterOperand:
+    """A in registers, which are read as late as shared memory: they have to stay as they are until the wait."""
+
+    def __init__(self, threads: Threads, op: Wgmma, mask: Mask, groups: np.ndarray) -> None:
+        assert op.a is not None and op.a_offset is not None
+        self.threads, self.buffer, self.dtype, self.k = threads, op.a, op.dtype_a, op.k
+        self.mask, self.groups = mask, groups
+        self.count = fragment_elements(op)[0]
+        self.index = threads.evaluate(op.a_offset, mask)
+
+    def read(self) -> np.ndarray:
+        """[warpgroup, row, k] as numbers."""
+        values = fragments.elements_at(self.threads, self.buffer, self.index, self.count, self.mask)
+        held = values.reshape(*self.groups.shape, WARPGROUP, self.count)[self.groups]
+        matrix = np.zeros((len(held), 64, self.k), dtype=np.float32)
+        rows, columns = fragments.warpgroup_operand_a(self.k, self.dtype.bits)
+        matrix[:, rows, columns] = fragments.numbers(held, self.dtype)
+        return matrix
+
+
+def _operand_a(
+    threads: Threads, op: Wgmma, mask: Mask, groups: np.ndarray, ctas: np.ndarray
+) -> _SharedOperand | _RegisterOperand:
     if op.shared_a is not None and op.descriptor_a is not None:
         descriptors = fragments.uniform_in_groups(threads, op.descriptor_a, mask, groups, WARPGROUP, "a descriptor")
-        return _SharedOperand(threads, op.shared_a, descriptors, op.dtype_a, (64, op.k), op.transpose_a, ctas).read
-    assert op.a is not None and op.a_offset is not None
-    count = fragment_elements(op)[0]
-    values = fragments.load_elements(threads, op.a, op.a_offset, count, mask)
-    held = values.reshape(*groups.shape, WARPGROUP, count)[groups]
-    matrix = np.zeros((len(held), 64, op.k), dtype=np.float32)
-    rows, columns = fragments.warpgroup_operand_a(op.k, op.dtype_a.bits)
-    matrix[:, rows, columns] = fragments.numbers(held, op.dtype_a)
-    return lambda: matrix
+        return _SharedOperand(threads, op.shared_a, descriptors, op.dtype_a, (64, op.k), op.transpose_a, ctas)
+    return _RegisterOperand(threads, op, mask, groups)
 
 
 def fence(threads: Threads, op: WgmmaFence, mask: Mask) -> None:

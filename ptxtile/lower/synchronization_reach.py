@@ -1,0 +1,183 @@
+"""Which accesses can still matter to something that runs later: the others need not be carried through the walk.
+
+An access matters if some statement that may run after it (later in the program, or in a loop around both) touches the
+same memory and one of the two writes. That is decided by storages and positions alone, so that the walk only compares
+addresses where there may be something to order.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+
+from ptxtile.ir.access import Access, Context, expression_accesses, operation_accesses
+from ptxtile.ir.buffers import Scope
+from ptxtile.ir.expressions import Expr, Load
+from ptxtile.ir.gpu_ops import GpuOp
+from ptxtile.ir.program import Kernel
+from ptxtile.ir.rewrite import children, walk
+from ptxtile.ir.statements import For, If, Seq, Specialized, Statement, Store, While
+from ptxtile.lower.hazards import Path, Pending
+from ptxtile.records import record
+
+_MEMORY = (Scope.GLOBAL, Scope.SHARED, Scope.BARRIER)
+
+
+@record
+class _Place:
+    """Positions of a statement and of the last one inside it, the loops around it, and its role (a number)."""
+
+    first: int
+    last: int
+    loops: frozenset[int]
+    role: int | None
+
+
+@record
+class _Touch:
+    """``low`` to ``high``: the bytes of the storage where it is placed in shared memory."""
+
+    place: _Place
+    is_write: bool
+    in_async_proxy: bool
+    low: float
+    high: float
+
+
+@record
+class Evidence:
+    """A barrier before the statement at ``place`` (position ``position``) and the pair of accesses that asked for it:
+    between the positions ``earlier`` and ``later``, over a back-edge if it is ``carried``."""
+
+    place: Path
+    position: float
+    earlier: float
+    later: float
+    carried: bool
+
+    def may_order(self, other: Evidence) -> bool:
+        """Whether this barrier may stand between the two accesses of ``other``."""
+        if other.carried:
+            return self.position > other.earlier or self.position < other.later
+        return other.earlier < self.position < other.later
+
+
+class Reach:
+    """``released``: storages that an mbarrier hands to other roles, whose accesses its arrivals have to come after."""
+
+    def __init__(self, kernel: Kernel, context: Context, released: set[str]) -> None:
+        self._context, self._released = context, released
+        self._touches: dict[str, list[_Touch]] = defaultdict(list)
+        self._places: dict[Path, _Place] = {}
+        self._positions: dict[Access, float] = {}
+        self._asks: dict[Access, bool] = {}
+        self._matters: dict[Access, bool] = {}
+        self._count = 0
+        self._visit(kernel.body, (), frozenset(), None)
+
+    def locate(self, accesses: list[Access], path: Path, whole: bool) -> None:
+        """Notes that the statement at ``path`` makes ``accesses``; ``whole``: they stand for all that is inside it."""
+        for access in accesses:
+            if access not in self._positions:
+                place = self._places[path]
+                self._positions[access] = place.last if whole else place.first
+                earlier, later = self._meets(access, place)
+                self._asks[access], self._matters[access] = earlier, later or self._is_kept(access)
+
+    def asks(self, access: Access) -> bool:
+        """Whether an access that has been located may have to be ordered after an earlier one."""
+        return self._asks[access]
+
+    def matters(self, access: Access) -> bool:
+        """Whether an access that has been located may have to be ordered before a later one."""
+        return self._matters[access]
+
+    def _is_kept(self, access: Access) -> bool:
+        """What a TMA store reads is waited for at the end; what other roles get is ordered before an arrival."""
+        reads_for_store = access.asynchronous and not access.is_write and access.storage.scope is Scope.SHARED
+        return reads_for_store or access.storage.name in self._released
+
+    def evidence(self, place: Path, pending: Pending, later: Access | None) -> Evidence:
+        """Why there is a barrier before the statement at ``place`` (or at the end of what ``place`` is the end of)."""
+        earlier = self._positions.get(pending.access, float("-inf"))
+        after = float("inf") if later is None else self._positions.get(later, float("inf"))
+        carried = not pending.relation.is_same_iteration
+        return Evidence(place, self._places[place].first - 0.5, earlier, after, carried)
+
+    def meets_other_proxy(self, access: Access) -> bool:
+        """Whether the kernel touches the memory of ``access`` through the other proxy."""
+        low, high = _range(access)
+        return any(
+            touch.in_async_proxy != access.in_async_proxy and touch.low < high and low < touch.high
+            for touch in self._touches[access.memory]
+        )
+
+    def is_last(self, path: Path) -> bool:
+        """Whether no memory is touched after the statement at ``path``."""
+        place = self._places[path]
+        if place.loops:
+            return False
+        return not any(touch.place.first > place.last for touches in self._touches.values() for touch in touches)
+
+    def _meets(self, access: Access, place: _Place) -> tuple[bool, bool]:
+        """Whether something touches the memory of ``access`` that may run before it, and that may run after it."""
+        low, high = _range(access)
+        now, before, after = self._positions[access], False, False
+        for touch in self._touches[access.memory]:
+            if not (access.is_write or touch.is_write) or touch.low >= high or low >= touch.high:
+                continue
+            other = touch.place
+            if place.role is not None and other.role is not None and place.role != other.role:
+                continue
+            again = bool(place.loops & other.loops)
+            before, after = before or again or other.first < now, after or again or other.last > now
+        return before, after
+
+    def _visit(self, node: Statement, path: Path, loops: frozenset[int], role: int | None) -> None:
+        self._count += 1
+        first = self._count
+        inside = loops | {first} if isinstance(node, (For, While)) else loops
+        match node:
+            case Seq(statements):
+                for position, child in enumerate(statements):
+                    self._visit(child, (*path, position), loops, role)
+            case For() | While():
+                self._visit(node.body, (*path, "body"), inside, role)
+            case If():
+                self._visit(node.then, (*path, "then"), loops, role)
+                if node.otherwise is not None:
+                    self._visit(node.otherwise, (*path, "otherwise"), loops, role)
+            case Specialized():
+                for position, inner in enumerate(node.roles):
+                    self._visit(inner.body, (*path, position), loops, position)
+        place = self._places[path] = _Place(first, self._count, loops, role)
+        if isinstance(node, (For, While)):
+            self._count += 1
+            self._places[(*path, "end")] = _Place(self._count, self._count, inside, role)
+        own = _Place(first, first, inside, role) if isinstance(node, (For, While, If)) else place
+        self._touch(node, own)
+
+    def _touch(self, node: Statement, place: _Place) -> None:
+        if isinstance(node, GpuOp):
+            found = list(operation_accesses(node, self._context))
+        else:
+            expressions = [child for child in children(node) if isinstance(child, Expr)]
+            found = [
+                access
+                for expression in expressions
+                if any(isinstance(inner, Load) and inner.buffer.scope in _MEMORY for inner in walk(expression))
+                for access in expression_accesses(expression, self._context, node)
+            ]
+            if isinstance(node, Store) and node.buffer.scope in _MEMORY:
+                found.append(Access(node.buffer.storage, True, None, 8, 8, self._context))
+        for access in found:
+            low, high = _range(access)
+            self._touches[access.memory].append(_Touch(place, access.is_write, access.in_async_proxy, low, high))
+
+
+def _range(access: Access) -> tuple[float, float]:
+    """The bytes of a storage in its memory; all of it where the place of several in one memory is not known."""
+    size: Any = access.storage.size
+    if access.memory != "shared" or size is None:
+        return float("-inf"), float("inf")
+    return access.base, access.base + size

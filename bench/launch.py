@@ -139,13 +139,13 @@ def floors(kernel: Any, args: tuple[Any, ...], calls: int, loop: Any) -> dict[st
     launch = plan._launch_kernel
     address = ctypes.cast(launch, ctypes.c_void_p).value
 
-    def native() -> None:
+    def native(owner: Any = plan) -> None:  # the configuration and the parameters lie in the plan's memory
         assert loop(address, config, function, parameters, calls) == 0
 
-    return {
-        "driver, native loop": native,
-        "driver, ctypes": repeated(lambda: launch(config, function, parameters, 0), calls),
-    }
+    def by_ctypes(owner: Any = plan) -> None:
+        launch(config, function, parameters, 0)
+
+    return {"driver, native loop": native, "driver, ctypes": repeated(by_ctypes, calls)}
 
 
 def contenders(kernels: ModuleType, calls: int, loop: Any) -> dict[str, Callable[[], None]]:
@@ -155,8 +155,9 @@ def contenders(kernels: ModuleType, calls: int, loop: Any) -> dict[str, Callable
         for _ in range(3):
             result = kernel(*args)
         out = args[-1] if result is None and expected is not None else result
-        if expected is not None:  # float32 sums of up to 15 numbers in another order
-            torch.testing.assert_close(out, expected, rtol=1e-5, atol=1e-5, msg=f"{name} is wrong")
+        if expected is not None:
+            # float32 sums of up to 15 numbers in another order
+            torch.testing.assert_close(out, expected, rtol=1e-4, atol=1e-4, msg=f"{name} is wrong")
         found[f"{name}: ptxtile"] = repeated(lambda: kernel(*args), calls)
         if name == "3 tensors, plain, out passed":
             found[f"{name}: ptxtile, all checks"] = repeated(lambda: kernel._run_checked(args, {}), calls)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field, replace
 from pathlib import Path
 
@@ -43,6 +43,26 @@ class Artifact:
     @property
     def why(self) -> tuple[Why, ...]:
         return self.program.why
+
+
+TRACING = ("rewrite", "signature", "trace")
+"""Steps before the passes: rewriting the source, learning the parameters, running the function."""
+
+
+def grouped(timings: Mapping[str, float]) -> dict[str, dict[str, float]]:
+    """The steps of a kernel's timings under what they belong to: ``trace``, ``passes``, ``LLVM``, and ``imports`` (of
+    llvmlite, in a process's first compile)."""
+    groups: dict[str, dict[str, float]] = {"trace": {}, "passes": {}, "LLVM": {}, "imports": {}}
+    for step, seconds in timings.items():
+        if step in TRACING:
+            groups["trace"][step] = seconds
+        elif step == "llvm import":
+            groups["imports"]["llvmlite"] = seconds
+        elif step.startswith("llvm "):
+            groups["LLVM"][step.removeprefix("llvm ")] = seconds
+        else:
+            groups["passes"][step] = seconds
+    return groups
 
 
 def lower_program(
@@ -89,18 +109,24 @@ def lower(
     """``program`` lowered to the gpu stage: all that the simulator needs."""
     options = options or Options()
     lowered, timings = lower_program(program, target, options, observe)
-    _warn(lowered)
+    warn(warnings_of(lowered))
     return Artifact(program, lowered, target, options, timings=timings)
 
 
-def _warn(program: Program) -> None:
-    """A PerformanceWarning at the user's line for each decision that asks for one."""
-    for why in program.why:
-        if why.warns:
-            text = f"{why.subject}: {why.decision}; {why.reason}"
-            warning = PerformanceWarning(text, location=why.location)
-            place = why.location or Location("ptxtile", 0)
-            warnings.warn_explicit(warning, PerformanceWarning, place.file, place.line)
+def warnings_of(program: Program) -> list[PerformanceWarning]:
+    """One for each decision of a pass that asks for it, with the user's line."""
+    return [
+        PerformanceWarning(f"{why.subject}: {why.decision}; {why.reason}", location=why.location)
+        for why in program.why
+        if why.warns
+    ]
+
+
+def warn(found: Iterable[PerformanceWarning]) -> None:
+    """Issue warnings, each at its own line."""
+    for warning in found:
+        place = warning.location or Location("ptxtile", 0)
+        warnings.warn_explicit(warning, PerformanceWarning, place.file, place.line)
 
 
 def emit_ptx(lowered: Artifact) -> Artifact:

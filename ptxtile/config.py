@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 from pathlib import Path
 
 from ptxtile.records import record
@@ -23,9 +24,13 @@ VARIABLES = (
     Variable(
         "PTXTILE_CACHE_DIR",
         "",
-        "where the disk cache, once there is one, keeps compiled kernels; default: the user's cache folder",
+        "where compiled kernels are kept on disk; default: ptxtile in the user's cache folder (XDG_CACHE_HOME)",
     ),
+    Variable("PTXTILE_CACHE_MEGABYTES", "1024", "what the compiled kernels may take on disk; 0: none are kept"),
     Variable("PTXTILE_DUMP", "", "a folder: the IR after each pass, the LLVM IR and the PTX are written there"),
+    Variable(
+        "PTXTILE_SIM", "run", "check: each simulated call is checked for races, deadlocks and their kin before it runs"
+    ),
     Variable("PTXTILE_TARGET", "", "architecture to compile for when no card says so, such as sm_90a"),
     Variable("PTXTILE_LOG", "warning", "level of the logger 'ptxtile': debug, info, warning or error"),
     Variable("PTXTILE_VERIFY", "0", "1 verifies the IR after each pass (tests always do)"),
@@ -54,13 +59,24 @@ def logger() -> logging.Logger:
 
 
 def cache_directory() -> Path:
-    """Where compiled kernels live on disk."""
+    """Where compiled kernels live on disk: XDG Base Directory Specification, and its likes on other systems."""
     chosen = read("PTXTILE_CACHE_DIR")
     if chosen:
         return Path(chosen)
-    import platformdirs
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local") / "ptxtile" / "cache"
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches" / "ptxtile"
+    given = os.environ.get("XDG_CACHE_HOME", "")
+    return (Path(given) if os.path.isabs(given) else Path.home() / ".cache") / "ptxtile"
 
-    return Path(platformdirs.user_cache_dir("ptxtile"))
+
+def cache_bytes() -> int:
+    """What compiled kernels may take on disk; 0 where none shall be kept, also for what is no number."""
+    try:
+        return max(0, int(float(read("PTXTILE_CACHE_MEGABYTES")) * 2**20))
+    except (ValueError, OverflowError):
+        return 0
 
 
 def dump_directory() -> Path | None:

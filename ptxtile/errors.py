@@ -8,6 +8,7 @@ through the chain of macro calls), what was *expected*, what was *got*, and a *h
 from __future__ import annotations
 
 import linecache
+from typing import Any
 
 from ptxtile.records import record
 
@@ -145,3 +146,19 @@ class PerformanceWarning(UserWarning):
 
 class DeadlockError(SimulationError):
     """Every role waits for something that can no longer happen."""
+
+
+class CheckError(SimulationError):
+    """A simulated call was checked before it ran (``PTXTILE_SIM=check``), and its program has faults.
+
+    ``program``: its name; ``report``: a :class:`ptxtile.sim.check.Report`; ``str`` shows all of it.
+    """
+
+    def __init__(self, program: str, report: Any) -> None:
+        count = len(report.findings)
+        super().__init__(f"the checker found {count} fault{'s' if count > 1 else ''} in {program}\n\n{report}")
+        self.program = program
+        self.report = report
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return CheckError, (self.program, self.report)

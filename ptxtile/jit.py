@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from functools import update_wrapper
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ptxtile.errors import ArgumentError, TraceError
 from ptxtile.frontend.functions import PrimFunc, UserFunction
@@ -19,6 +19,9 @@ from ptxtile.frontend.trace import runtime_parameters
 from ptxtile.kernel import JITKernel, Settings, without_our_frames
 from ptxtile.lower.options import Options
 from ptxtile.pass_configs import options_from
+
+if TYPE_CHECKING:
+    from ptxtile.sim.check import Report
 
 
 def _frozen(value: Any) -> Any:
@@ -57,6 +60,16 @@ class JITFunction:
             return kernel._run(runtime, {})
         except Exception as error:
             raise without_our_frames(error) from error.__cause__
+
+    def check(
+        self, *args: Any, seeds: int | range = 2, progress: Callable[[int, int], None] | None = None, **kwargs: Any
+    ) -> Report:
+        """What the checker finds in a call with these arguments: see :meth:`ptxtile.kernel.JITKernel.check`."""
+        try:
+            kernel, runtime = self._form(args, kwargs).split(args, kwargs)
+        except Exception as error:
+            raise without_our_frames(error) from error.__cause__
+        return kernel.check(*runtime, seeds=seeds, progress=progress)
 
     def compile(self, **arguments: Any) -> JITKernel:
         """A kernel without a call. ``arguments``: values of ``T.const`` sizes and Python arguments, by name.

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from ptxtile.runtime.arguments import Binding
     from ptxtile.runtime.executable import Executable
     from ptxtile.runtime.resources import KernelResources
+    from ptxtile.sim.check import Report
 
 _CACHED_CALLS = 4096
 """Exact call patterns (shapes, strides, address classes) remembered by a kernel before the memory is cleared."""
@@ -65,41 +67,64 @@ class Variant:
         self.tile_program = tile_program
         self.target = target
         self.settings = settings
-        self._timings = timings
+        self.trace_timings = timings
         self._lowered: Artifact | None = None
         self._compiled: Artifact | None = None
         self._executable: Executable | None = None
         self._resources: Mapping[str, KernelResources] | None = None
+        self._lock = threading.RLock()  # threads that need it at the same time share one compile
 
     def lowered(self) -> Artifact:
         """At least lowered to the gpu stage."""
-        if self._compiled is not None:
-            return self._compiled
-        if self._lowered is None:
-            artifact = lower(self.tile_program, self.target, self.settings.options)
-            self._lowered = replace(artifact, timings=self._timings | artifact.timings)
-        return self._lowered
+        with self._lock:
+            if self._compiled is not None:
+                return self._compiled
+            if self._lowered is None:
+                artifact = lower(self.tile_program, self.target, self.settings.options)
+                self._lowered = replace(artifact, timings=self.trace_timings | artifact.timings)
+            return self._lowered
 
     def compiled(self) -> Artifact:
         """With PTX."""
-        if self._compiled is None:
-            artifact = self._compiled = emit_ptx(self.lowered())
-            if self.settings.verbose:
-                config.logger().warning(
-                    "compiled %s for %s in %.1f ms", self.tile_program.name, self.target.name,
-                    1e3 * sum(artifact.timings.values()),
-                )  # fmt: skip
-        return self._compiled
+        with self._lock:
+            if self._compiled is None:
+                artifact = self._compiled = emit_ptx(self.lowered())
+                if self.settings.verbose:
+                    config.logger().warning(
+                        "compiled %s for %s in %.1f ms", self.tile_program.name, self.target.name,
+                        1e3 * sum(artifact.timings.values()),
+                    )  # fmt: skip
+            return self._compiled
 
     def executable(self) -> Executable:
-        """What the driver loads and launches; made when first needed."""
-        if self._executable is None:
-            from ptxtile.runtime.executable import Executable
+        """What the driver loads and launches; made when first needed, of what an earlier process has compiled where
+        that is kept on disk."""
+        with self._lock:
+            if self._executable is None:
+                self._executable = self._make_executable()
+            return self._executable
 
-            artifact = self.compiled()
-            assert artifact.ptx is not None
-            self._executable = Executable(artifact.ptx, artifact.launch, self.target.name)
-        return self._executable
+    def _make_executable(self) -> Executable:
+        from ptxtile import compiled_programs
+        from ptxtile.runtime.executable import Executable
+
+        if not compiled_programs.is_on():
+            made = compiled_programs.CompiledProgram.of(self.compiled())
+            return Executable(made.ptx, made.launch, self.target.name)
+        key = compiled_programs.key_of(self.tile_program, self.target, self.settings.options)
+        found = compiled_programs.find(key)
+        if found is None:
+            found = compiled_programs.CompiledProgram.of(self.compiled())
+            compiled_programs.keep(key, found)
+        elif self._compiled is None and self._lowered is None:
+            found.warn_again()
+            if self.settings.verbose:
+                config.logger().warning("took %s for %s from disk", self.tile_program.name, self.target.name)
+        return Executable(found.ptx, found.launch, self.target.name, logs=compiled_programs.AssemblerLogs(key))
+
+    def launch_on(self, device_type: str) -> LaunchRecord:
+        """The host part of a call on such a device."""
+        return self.executable().record if device_type == "cuda" else self.lowered().launch
 
     def resources(self) -> Mapping[str, KernelResources]:
         """What each kernel takes, by name: of the card that it is loaded on, else of a card that can run it, else of
@@ -197,6 +222,14 @@ class JITKernel:
         return self._run_checked(args, kwargs)
 
     def _run_checked(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        variant, binding, device_type = self._bound(args, kwargs)
+        results = variant.run(binding, device_type)
+        if device_type == "cuda" and not kwargs:
+            self._planned.remember(args, variant.executable(), binding, variant)
+        return results
+
+    def _bound(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Variant, Binding, str]:
+        """The variant for a call, its arguments bound, and the type of device that they are on."""
         from ptxtile.runtime.arguments import bind
 
         key, device_type, device = _call_key(args)
@@ -208,11 +241,27 @@ class JITKernel:
                     self._calls.clear()
                 self._calls[key] = variant
         self._latest = variant
-        binding = bind(variant.lowered().launch, args, kwargs, device_type=device_type)
-        results = variant.run(binding, device_type)
-        if device_type == "cuda" and not kwargs:
-            self._planned.remember(args, variant.executable(), binding, variant)
-        return results
+        return variant, bind(variant.lowered().launch, args, kwargs, device_type=device_type), device_type
+
+    def check(
+        self, *args: Any, seeds: int | range = 2, progress: Callable[[int, int], None] | None = None, **kwargs: Any
+    ) -> Report:
+        """What the checker finds in a call with these arguments: races, missing waits and fences, wrong counts,
+        deadlocks, accesses out of bounds, uninitialised reads (:func:`ptxtile.sim.check.run.check`).
+
+        It runs the program that the call would run, on the CPU and on copies, once for each of ``seeds`` (of that many
+        where it is a number); CUDA tensors are copied to the CPU. No argument is changed. ``progress`` is told of
+        (blocks done, blocks in all) of each launch and seed.
+        """
+        from ptxtile.checked_calls import check_binding
+
+        try:
+            if kwargs:
+                args, kwargs = self._positional(args, kwargs)
+            variant, binding, _ = self._bound(args, kwargs)
+            return check_binding(variant.lowered().program, binding, seeds, progress)
+        except Exception as error:
+            raise without_our_frames(error) from error.__cause__
 
     def _positional(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Keyword arguments moved to their places; what does not fit is left for the argument checks to refuse."""

@@ -14,11 +14,11 @@ _CPP_SOURCE = frozenset((
     "call_llvm_intrin", "call_llvm_pure_intrin", "annotate_compile_flags", "call_intrin",
 ))  # fmt: skip
 _LATER = frozenset((
-    "gemm_sp", "gemm_blockscaled", "wgmma_gemm", "tcgen05_gemm", "reduce", "reduce_sum",
+    "gemm_sp", "gemm_blockscaled", "tcgen05_gemm", "reduce", "reduce_sum",
     "reduce_max", "reduce_min", "reduce_abssum", "reduce_absmax", "reduce_bitand", "reduce_bitor", "reduce_bitxor",
     "cumsum", "cummax", "any_of", "all_of", "warp_reduce_sum", "warp_reduce_max", "warp_reduce_min",
     "warp_reduce_bitand", "warp_reduce_bitor", "finalize_reducer", "alloc_reducer",
-    "alloc_global", "alloc_tmem", "async_copy", "copy_cluster", "im2col",
+    "alloc_global", "alloc_tmem", "copy_cluster", "im2col",
     "c2d_im2col", "transpose", "ldg32", "ldg64", "ldg128", "ldg256", "stg32", "stg64", "stg128", "stg256",
     "pdl_trigger", "pdl_sync",
     "annotate_l2_hit_ratio", "access_ptr", "ptr",
@@ -26,8 +26,46 @@ _LATER = frozenset((
     "acosh", "asinh", "atanh", "hypot", "copysign", "ldexp", "nextafter", "fast_rcp", "ieee_add", "ieee_sub",
     "ieee_mul", "ieee_fmaf", "ieee_frcp", "ieee_fsqrt", "ieee_frsqrt", "ieee_fdiv", "add2", "sub2", "mul2", "fma2",
     "max2", "min2", "abs2", "dp4a", "rng_init", "rng_rand", "rng_rand_float", "__exp", "__exp10", "__log", "__log2",
-    "__log10", "__sin", "__cos", "__tan", "__ldg", "loop_break",
+    "__log10", "__sin", "__cos", "__tan", "__ldg", "lds32", "lds64", "lds128", "sts32", "sts64", "sts128",
+    "annotate_restrict_buffers", "tma_gather4", "tma_scatter4", "tma_load_2sm", "clc_try_cancel", "tcgen05_mma_arrive",
+    "tcgen05_gemm_sp", "tcgen05_gemm_blockscaled", "wgmma_gemm_sp", "mma_gemm_blockscaled", "PartialFragment",
+    "reducer_init", "reducer_update",
 ))  # fmt: skip
+_INSTEAD = {
+    "loop_break": "write `break`",
+    "break_loop": "write `break`",
+    "continue_loop": "write `continue`",
+    "thread_return": "put the rest under a condition",
+    "wgmma_gemm": "T.gemm, which the compiler lets run on over the iterations of T.Pipelined",
+    "wait_wgmma": "nothing: T.gemm is waited for where its result is needed",
+    "warpgroup_arrive": "nothing: T.gemm does it",
+    "warpgroup_commit_batch": "nothing: T.gemm does it",
+    "warpgroup_wait": "nothing: T.gemm is waited for where its result is needed",
+    "warpgroup_fence_operand": "nothing: T.gemm does it",
+    "async_copy": "T.copy in T.Pipelined, with num_stages or with order and stage",
+    "ptx_cp_async": "T.copy in T.Pipelined, with num_stages or with order and stage",
+    "ptx_commit_group": "T.copy in T.Pipelined, with num_stages or with order and stage",
+    "ptx_wait_group": "T.copy in T.Pipelined, with num_stages or with order and stage",
+    "tma_load": "T.tma_copy, with a barrier",
+    "create_tma_descriptor": "T.copy or T.tma_copy, which make it",
+    "create_barriers": "T.alloc_barrier",
+    "ptx_init_barrier_thread_count": "T.alloc_barrier, with the number of arrivals",
+    "ptx_arrive_barrier": "T.barrier_arrive",
+    "ptx_arrive_barrier_expect_tx": "T.mbarrier_expect_tx and T.barrier_arrive",
+    "ptx_wait_barrier": "T.barrier_wait",
+    "ptx_fence_barrier_init": "nothing: T.alloc_barrier does it",
+    "annotate_producer_reg_dealloc": "nothing: the compiler counts registers; in T.ws, T.set_max_nreg",
+    "annotate_consumer_reg_alloc": "nothing: the compiler counts registers; in T.ws, T.set_max_nreg",
+    "annotate_ws_pipeline_depth": "T.Pipelined, with num_stages",
+    "annotate_ws_schedule": "T.Pipelined, with order and stage, or T.ws",
+    "PersistentTileScheduler": "T.Persistent, or a loop over tiles",
+    "tvm_storage_sync": "T.sync_threads",
+    "tvm_warp_activemask": "T.activemask",
+    "tvm_warp_shuffle": "T.shfl_sync",
+    "ptx_mma": "T.gemm",
+    "ptx_ldmatrix": "T.gemm",
+}
+"""What a kernel of this language has in place of a name of TileLang's."""
 
 
 class LanguageNameError(TraceError, AttributeError):
@@ -43,6 +81,9 @@ def refuse(name: str, known: Iterable[str]) -> NoReturn:
             location=location,
             hint="write what the source does with T operations, in a @T.macro",
         )
+    if name in _INSTEAD:
+        message = f"the language has no T.{name}"
+        raise LanguageNameError(message, location=location, hint=f"in its place: {_INSTEAD[name]}")
     if name in _LATER:
         raise LanguageNameError(f"T.{name} is not supported yet", location=location)
     close = difflib.get_close_matches(name, [n for n in known if not n.startswith("_")], n=3)

@@ -1,13 +1,14 @@
-"""The command ``ptxtile``: ``inspect``, ``doctor``, ``--version``.
+"""The command ``ptxtile``: ``cache``, ``inspect``, ``check``, ``doctor``, ``--version``.
 
 Exit codes: 0; 1 for an error of the tree (its report alone on standard error), for a user's file that raises (its own
-traceback) and for a tool that is not there; 2 for a wrong command line.
+traceback), for a tool that is not there and when ``check`` finds something; 2 for a wrong command line.
 """
 
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Annotated
@@ -15,6 +16,7 @@ from typing import Annotated
 import typer
 
 from ptxtile.errors import PtxtileError
+from ptxtile.inspect.cache import commands as cache_commands
 from ptxtile.inspect.subject import UsageError, find, parse_definitions
 from ptxtile.inspect.views import View, show, show_passes
 
@@ -59,6 +61,9 @@ def doctor(json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = F
         print_report(report)
 
 
+app.add_typer(cache_commands, name="cache")
+
+
 @app.command()
 def inspect(
     kernel: Annotated[
@@ -91,12 +96,59 @@ def inspect(
     if len(chosen) > 1:
         raise typer.BadParameter("one view at a time: " + ", ".join(view.value for view in chosen))
     view = chosen[0] if chosen else View.PTX
-    try:
+    with _errors_shown(kernel):
         subject = find(kernel, parse_definitions(define or ()), arch, parse_definitions(option or ()))
         if view is View.PASSES:
             show_passes(subject, _stage_writer(output))
         else:
             _write(output, show(view, subject))
+
+
+@app.command()
+def check(
+    kernel: Annotated[
+        str, typer.Argument(metavar="FILE.py:NAME", help="A jitted function, factory, prim_func or kernel.")
+    ],
+    define: Annotated[
+        list[str] | None,
+        typer.Option("-D", metavar="NAME=VALUE", help="A size, an argument of the factory, a number of the call."),
+    ] = None,
+    arch: Annotated[str | None, typer.Option("--arch", help="Architecture, such as sm_90a.")] = None,
+    option: Annotated[
+        list[str] | None, typer.Option("-O", metavar="NAME=VALUE", help="A compile option, such as fast_math=True.")
+    ] = None,
+    seeds: Annotated[int, typer.Option("--seeds", min=1, help="How many schedules to try.")] = 2,
+    inputs: Annotated[
+        str | None,
+        typer.Option(
+            "--inputs", metavar="[FILE.py:]NAME", help="A function that returns the arguments; else random ones."
+        ),
+    ] = None,
+    input_seed: Annotated[int, typer.Option("--input-seed", help="Seed of the random arguments.")] = 0,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Run a kernel under the checker: races, missing waits and fences, deadlocks. Needs no card; exits with 1 when
+    something is found."""
+    from ptxtile.inspect.check import as_dictionary, find_call, print_outcome, run
+
+    with _errors_shown(kernel):
+        definitions, options = parse_definitions(define or ()), parse_definitions(option or ())
+        outcome = run(find_call(kernel, definitions, arch, options, inputs, input_seed), seeds)
+    if json:
+        import json as encoder
+
+        typer.echo(encoder.dumps(as_dictionary(outcome), indent=2))
+    else:
+        print_outcome(outcome)
+    if not outcome.report.clean:
+        raise typer.Exit(1)
+
+
+@contextmanager
+def _errors_shown(kernel: str) -> Iterator[None]:
+    """Errors end the program as its exit codes say; ``kernel``: FILE.py:NAME."""
+    try:
+        yield
     except UsageError as error:
         raise typer.BadParameter(str(error)) from None
     except PtxtileError as error:

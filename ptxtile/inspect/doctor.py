@@ -185,7 +185,10 @@ def _verdicts(facts: tuple[Fact, ...], cards: tuple[Card, ...]) -> list[Fact]:
     verdicts.append(Fact("ptxtile inspect --sass", shown, disassembler and assembler))
     shown = "works" if assembler else "needs ptxas or a card"
     verdicts.append(Fact("ptxtile inspect --resources", shown, assembler))
-    verdicts.append(Fact("keep compiled kernels on disk", "there is no disk cache yet", good=False))
+    kept = needs("keep compiled kernels on disk", "cache folder")
+    if config.cache_bytes() == 0:
+        kept = Fact(kept.name, "no: PTXTILE_CACHE_MEGABYTES is 0", good=False)
+    verdicts.append(kept)
     return verdicts
 
 

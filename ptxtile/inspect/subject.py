@@ -25,7 +25,7 @@ class UsageError(Exception):
 
 @record
 class Subject:
-    """What to compile. ``timings`` in seconds: loading the file, tracing."""
+    """What to compile. ``timings`` in seconds: loading the file, the steps of tracing."""
 
     program: Program
     target: Target
@@ -85,19 +85,25 @@ def load_file(path: str) -> ModuleType:
     return module
 
 
-def find(text: str, definitions: Mapping[str, Any], arch: str | None, options: Mapping[str, Any]) -> Subject:
-    """The program that ``FILE.py:NAME`` stands for. UsageError when there is none; errors of tracing are the tree's."""
+def named(text: str) -> tuple[Any, str]:
+    """The object that ``FILE.py:NAME`` names, and NAME. UsageError when there is none."""
     path, separator, name = text.rpartition(":")
     if not separator or not name.isidentifier():
         raise UsageError(f"{text!r} is not FILE.py:NAME")
-    started = time.perf_counter()
     module = load_file(path)
-    loaded = time.perf_counter()
     found = getattr(module, name, None)
     if found is None:
         raise UsageError(f"{path} has no {name!r}; it has " + (", ".join(_candidates(module)) or "no kernels"))
+    return found, name
+
+
+def find(text: str, definitions: Mapping[str, Any], arch: str | None, options: Mapping[str, Any]) -> Subject:
+    """The program that ``FILE.py:NAME`` stands for. UsageError when there is none; errors of tracing are the tree's."""
+    started = time.perf_counter()
+    found, name = named(text)
+    loaded = time.perf_counter()
     traced = trace(found, name, definitions, arch)
-    timings = {"load the file": loaded - started, "trace": time.perf_counter() - loaded}
+    timings = {"load the file": loaded - started, **traced.timings}
     return replace(traced, options=with_options(traced.options, options), timings=timings)
 
 
@@ -121,7 +127,7 @@ def trace(found: Any, name: str, definitions: Mapping[str, Any], arch: str | Non
         raise UsageError(f"{name!r} is {_described(found)}: decorate it with @ptxtile.jit or @T.prim_func")
     variant = kernel.variant
     chosen = target.get(arch) if arch else variant.target
-    return Subject(variant.tile_program, chosen, variant.settings.options, {})
+    return Subject(variant.tile_program, chosen, variant.settings.options, variant.trace_timings)
 
 
 def _described(found: Any) -> str:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import re
+import time
+from collections import Counter
+from collections.abc import Callable
 from enum import Enum
 from typing import TYPE_CHECKING
 
+from ptxtile.errors import DriverError
 from ptxtile.inspect.host import render_host
 from ptxtile.ir.printer import print_program
 from ptxtile.ir.program import Why
@@ -108,21 +112,74 @@ def _resources(compiled: Compiled) -> str:
 
 
 def _why(compiled: Compiled) -> str:
-    records: tuple[Why, ...] = tuple(compiled.artifact.why)
-    if not records:
+    """The records by pass, in the order in which they were made; equal ones once, with their number.
+
+    Where all places are in one file, it is named at the top, and the places are its lines.
+    """
+    made: tuple[Why, ...] = tuple(compiled.artifact.why)
+    if not made:
         return "no decisions were recorded\n"
-    lines = []
-    for record in records:
-        place = f" ({record.location})" if record.location else ""
-        lines.append(f"{record.pass_name}: {record.subject}: {record.decision}{place}")
-        lines.append(f"    {record.reason}")
+    files = {why.location.file for why in made if why.location}
+    file = next(iter(files)) if len(files) == 1 else None
+    lines = [f"lines of {file}"] if file else []
+    for pass_name in dict.fromkeys(why.pass_name for why in made):
+        lines.append(pass_name)
+        texts = [_why_text(why, file) for why in made if why.pass_name == pass_name]
+        for (decision, reason), count in Counter(texts).items():
+            lines += [f"  {decision}" + (f" ({count} times)" if count > 1 else ""), f"      {reason}"]
     return "\n".join(lines)
 
 
+def _why_text(why: Why, file: str | None) -> tuple[str, str]:
+    """Decision and reason; without the name of ``file``, if that is the only one."""
+    if file is None:
+        place = f"{why.location}: " if why.location else ""
+        return f"{place}{why.subject}: {why.decision}", why.reason
+    place = f"{why.location.line}: " if why.location else ""
+    return f"{place}{why.subject}: {why.decision}", re.sub(rf"{re.escape(file)}:(\d+)(:\d+)?", r"line \1", why.reason)
+
+
 def _timing(compiled: Compiled) -> str:
-    timings: Mapping[str, float] = {**compiled.subject.timings, **compiled.artifact.timings}
-    rows = [("step", "milliseconds"), *((name, f"{seconds * 1000:.2f}") for name, seconds in timings.items())]
+    """Sums of the groups, each with its steps; what a cold compile takes is the sum of trace, passes and LLVM."""
+    from ptxtile.compiler import grouped
+
+    known = dict(compiled.subject.timings)
+    loading = known.pop("load the file", None)
+    groups = grouped({**known, **compiled.artifact.timings})
+    rows: list[tuple[str, ...]] = [("step", "milliseconds")]
+    for name, steps in groups.items():
+        if steps:
+            rows.append((name, _milliseconds(sum(steps.values()))))
+            rows += [("  " + step, _milliseconds(seconds)) for step, seconds in steps.items()]
+    total = sum(sum(groups[name].values()) for name in ("trace", "passes", "LLVM"))
+    rows.append(("trace + passes + LLVM", _milliseconds(total)))
+    jit = _driver_jit(compiled)
+    if jit is not None:
+        rows += [(jit[0], _milliseconds(jit[1])), ("all of these", _milliseconds(total + jit[1]))]
+    if loading is not None:
+        rows.append(("(loading the file, with its imports)", _milliseconds(loading)))
     return _columns(rows)
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{seconds * 1000:.2f}"
+
+
+def _driver_jit(compiled: Compiled) -> tuple[str, float] | None:
+    """How long the driver of the first card takes to load the PTX; None without a card that can run it."""
+    from ptxtile.runtime import context, driver, module
+
+    try:
+        found = driver.initialised()
+        if not module.runs_on(compiled.subject.target.name, found.compute_capability(0)):
+            return None
+        with context.current(0):  # there before the clock starts
+            started = time.perf_counter()
+            loaded = module.load(found, 0, compiled.ptx, compiled.artifact.launch.launches)
+            seconds = time.perf_counter() - started
+    except DriverError:
+        return None
+    return "driver JIT" if loaded.log else "driver JIT (in the driver's cache)", seconds
 
 
 def _columns(rows: list[tuple[str, ...]]) -> str:

@@ -170,7 +170,8 @@ class Access:
     (``tma``, ``wgmma``, ``cp_async``) on behalf of the issuing threads. ``retired_by``: the shared storage whose waits
     (``retires``) complete an asynchronous access. ``box``: of a TMA access to global memory, (coordinate, extent) for
     each dimension of its tensor map. ``atomic``: the operator of an atomic operation, ``load`` or ``store``.
-    ``by_warpgroups``: done for a warpgroup as soon as one of its threads says so.
+    ``by_warpgroups``: done for a warpgroup as soon as one of its threads says so. ``was_async``: an access of the
+    async proxy that was waited for.
     """
 
     storage: Storage
@@ -186,6 +187,7 @@ class Access:
     atomic: str = ""
     engine: str = "tma"
     by_warpgroups: bool = False
+    was_async: bool = False
     twins: list[Access] = field(default_factory=list, repr=False)
     footprints: dict[frozenset[str], object] = field(default_factory=dict, repr=False)
     masks: list[tuple[int, bool]] = field(default_factory=list, repr=False)
@@ -200,13 +202,13 @@ class Access:
     @property
     def in_async_proxy(self) -> bool:
         """cp.async belongs to the generic proxy (PTX ISA, «Memory Consistency Model», proxies)."""
-        return self.asynchronous and self.engine != "cp_async"
+        return self.was_async or (self.asynchronous and self.engine != "cp_async")
 
     def completed(self) -> Access:
-        """What this access of wgmma or cp.async counts as after its wait: an ordinary one of the same threads."""
+        """What this access counts as after its threads' wait for it: an ordinary one of theirs, of the same proxy."""
         if not self.twins:
-            by_warpgroups = self.engine == "wgmma"
-            self.twins.append(replace(self, asynchronous=False, by_warpgroups=by_warpgroups, twins=[], masks=[]))
+            made = {"by_warpgroups": self.engine == "wgmma", "was_async": self.in_async_proxy}
+            self.twins.append(replace(self, asynchronous=False, **made, twins=[], masks=[]))
         return self.twins[0]
 
     @property

@@ -13,7 +13,7 @@ decide.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from ptxtile.ir import congruence as congruences
@@ -44,67 +44,130 @@ NEGATED = {"eq": "ne", "ne": "eq", "lt": "ge", "ge": "lt", "le": "gt", "gt": "le
 _ELIMINATIONS = 3  # a loop bound, a rounded-up division and a declared inequality: as many as a tile guard needs
 
 
-class _Scope:
-    """What ``analyzer`` knows on entry comes back on exit. Passes open one for nearly every statement, so it is plain
-    code rather than a generator."""
+class _Frame:
+    """What a scope adds: facts that wait for a question, and all that is known once they have been worked out (None: as
+    outside)."""
 
-    __slots__ = ("_analyzer", "_saved")
+    __slots__ = ("state", "waiting")
+
+    def __init__(self) -> None:
+        self.state: tuple[Any, ...] | None = None
+        self.waiting: list[tuple[Any, ...]] = []
+
+
+class _Scope:
+    """Passes open one for nearly every statement, so it is plain code rather than a generator."""
+
+    __slots__ = ("_analyzer",)
 
     def __init__(self, analyzer: Analyzer) -> None:
         self._analyzer = analyzer
 
     def __enter__(self) -> None:
-        self._saved = self._analyzer.state()
-        bounds, strides, definitions, narrowed, known, facts, sums, caches = self._saved
-        self._analyzer.set_state(
-            (
-                bounds.copy(), strides.copy(), definitions.copy(), narrowed.copy(), known.copy(), facts, sums.copy(),
-                caches.copy(),
-            )
-        )  # fmt: skip
+        self._analyzer.enter()
 
     def __exit__(self, *_: object) -> None:
-        self._analyzer.set_state(self._saved)
+        self._analyzer.leave()
 
 
 class Analyzer(ValueAnalysis):
     """Facts about integer variables, and questions about expressions over them.
 
     A variable that was never bound can have any value of its dtype. Binding narrows what is known; names are unique.
+    Facts are only noted when they are stated, and worked out, in their order and each in its own scope, before the next
+    question: a pass walks with the facts in step, and asks about few places.
     """
 
     def __init__(self, facts: Iterable[Fact] = ()) -> None:
         super().__init__()
         self._known: dict[int, bool] = {}
         self._facts: tuple[Linear, ...] = ()
+        self._frames = [_Frame()]
+        self._worked_out = 0  # the innermost frame whose state these attributes are
         for fact in facts:
             self.bind(fact.var, fact.lower, fact.upper, fact.divisor)
 
-    # ---------------------------------------------------------------- facts
+    # ---------------------------------------------------------------- scopes
 
     def scope(self) -> _Scope:
         """``with analyzer.scope():`` bindings and assumptions made inside are forgotten at the end."""
         return _Scope(self)
 
-    def state(self) -> tuple[Any, ...]:
+    def enter(self) -> None:
+        self._frames.append(_Frame())
+
+    def leave(self) -> None:
+        frame = self._frames.pop()
+        self._waiting -= len(frame.waiting)
+        if self._worked_out == len(self._frames):
+            outer = self._worked_out - 1
+            while (state := self._frames[outer].state) is None:
+                outer -= 1
+            self._worked_out = outer
+            self._set_state(state)
+
+    def _state_fact(self, method: Callable[..., None], *arguments: Any) -> None:
+        if self._settling:  # part of another fact
+            method(*arguments)
+        else:
+            self._frames[-1].waiting.append((method, *arguments))
+            self._waiting += 1
+
+    def settle(self) -> None:
+        """Work out the facts that wait. Whoever asks through this class's methods need not call it."""
+        self._settling, self._waiting = True, 0
+        for number in range(self._worked_out, len(self._frames)):
+            frame = self._frames[number]
+            if not frame.waiting:
+                continue
+            if number != self._worked_out:
+                self._frames[self._worked_out].state = state = self._state()
+                self._set_state(tuple([v if isinstance(v, tuple) else v.copy() for v in state]))
+                self._worked_out = number
+            waiting, frame.waiting = frame.waiting, []
+            for method, *arguments in waiting:
+                method(*arguments)
+        self._settling = False
+
+    def _state(self) -> tuple[Any, ...]:
         """All that is known, by reference."""
         return (
             self._bounds, self._strides, self._definitions, self._narrowed, self._known, self._facts, self._sums,
             self.caches,
         )  # fmt: skip
 
-    def set_state(self, state: tuple[Any, ...]) -> None:
+    def _set_state(self, state: tuple[Any, ...]) -> None:
         (
             self._bounds, self._strides, self._definitions, self._narrowed, self._known, self._facts, self._sums,
             self.caches,
         ) = state  # fmt: skip
 
+    # ---------------------------------------------------------------- facts
+
     def bind(
         self, var: Var, lower: int | None, upper_inclusive: int | None, divisor: int = 1, remainder: int = 0
     ) -> None:
         """``lower <= var <= upper_inclusive`` (None: no bound) and ``var % divisor == remainder``."""
-        if not is_scalar_integer(var.dtype):
-            return
+        if is_scalar_integer(var.dtype):
+            self._state_fact(self._bind, var, lower, upper_inclusive, divisor, remainder)
+
+    def bind_value(self, var: Var, value: Expr | int) -> None:
+        """``var`` is the value of an expression, which proofs see through unless it reads memory."""
+        self._state_fact(self._bind_value, var, as_expr(value, var.dtype))
+
+    def bind_loop(self, var: Var, start: Expr | int, stop: Expr | int, step: int = 1) -> None:
+        """``var`` runs through ``range(start, stop, step)``; ``step`` is a constant other than 0."""
+        self._state_fact(self._bind_loop, var, as_expr(start, var.dtype), as_expr(stop, var.dtype), step)
+
+    def assume(self, condition: Expr, value: bool = True) -> None:
+        """``condition`` has this value from here to the end of the scope.
+
+        Conditions that read memory are not remembered, since a store could change them.
+        """
+        if not has_load(condition):
+            self._state_fact(self._assume_here, condition, value)
+
+    def _bind(self, var: Var, lower: int | None, upper_inclusive: int | None, divisor: int, remainder: int) -> None:
         self._forget(var)
         limits = intervals.full(var.dtype)
         stated = (limits[0] if lower is None else lower, limits[1] if upper_inclusive is None else upper_inclusive)
@@ -112,17 +175,7 @@ class Analyzer(ValueAnalysis):
         if divisor != 1:
             self._strides[var.name] = congruences.normal(divisor, remainder)
 
-    def is_bound_to_one_value(self, var: Var) -> bool:
-        """Whether ``var`` has one value wherever it is in scope, not only where an assumed condition holds.
-
-        An index keeps a variable that a condition on data pins: which thread touches which element is seen by it.
-        """
-        low, high = self._bounds.get(var.name, (0, 1))
-        return low == high or var.name in self._definitions
-
-    def bind_value(self, var: Var, value: Expr | int) -> None:
-        """``var`` is the value of an expression, which proofs see through unless it reads memory."""
-        value = as_expr(value, var.dtype)
+    def _bind_value(self, var: Var, value: Expr) -> None:
         self._forget(var)
         if not is_scalar_integer(var.dtype):
             if var.dtype.is_bool and (known := self.prove(value)) is not None:
@@ -132,9 +185,7 @@ class Analyzer(ValueAnalysis):
         self._strides[var.name] = self.congruence(value)
         self._definitions[var.name] = value
 
-    def bind_loop(self, var: Var, start: Expr | int, stop: Expr | int, step: int = 1) -> None:
-        """``var`` runs through ``range(start, stop, step)``; ``step`` is a constant other than 0."""
-        start, stop = as_expr(start, var.dtype), as_expr(stop, var.dtype)
+    def _bind_loop(self, var: Var, start: Expr, stop: Expr, step: int) -> None:
         first, last = self._interval(start), self._interval(stop)
         modulus, remainder = self.congruence(start)
         stride = congruences.add((modulus, remainder), (abs(step), 0))
@@ -152,15 +203,19 @@ class Analyzer(ValueAnalysis):
             if not isinstance(bound, Const):
                 self.assume(compare(operator, var, bound))
 
-    def assume(self, condition: Expr, value: bool = True) -> None:
-        """``condition`` has this value from here to the end of the scope.
-
-        Conditions that read memory are not remembered, since a store could change them.
-        """
-        if has_load(condition):
-            return
+    def _assume_here(self, condition: Expr, value: bool) -> None:
         self._assume(condition, value)
         self.caches = Caches()
+
+    def is_bound_to_one_value(self, var: Var) -> bool:
+        """Whether ``var`` has one value wherever it is in scope, not only where an assumed condition holds.
+
+        An index keeps a variable that a condition on data pins: which thread touches which element is seen by it.
+        """
+        if self._waiting:
+            self.settle()
+        low, high = self._bounds.get(var.name, (0, 1))
+        return low == high or var.name in self._definitions
 
     def _assume(self, condition: Expr, value: bool) -> None:
         match condition:
@@ -240,6 +295,8 @@ class Analyzer(ValueAnalysis):
 
     def coefficient(self, expression: Expr, var: Var) -> int | None:
         """The constant c of ``expression == c·var + (something without var)``; None when there is no such form."""
+        if self._waiting:
+            self.settle()
         from ptxtile.ir.simplify_expression import simplify_expression  # it is built on this module
 
         found = self._coefficient(expression, var)
@@ -264,6 +321,8 @@ class Analyzer(ValueAnalysis):
 
     def depends_on(self, expression: Expr, var: Var) -> bool:
         """Whether ``var`` occurs in the expression, also through variables bound to values."""
+        if self._waiting:
+            self.settle()
         for e in subexpressions(expression):
             if isinstance(e, Var):
                 if e.name == var.name:
@@ -277,6 +336,8 @@ class Analyzer(ValueAnalysis):
 
     def prove(self, condition: Expr) -> bool | None:
         """True: the condition holds for every value that the facts allow; False: for none; None: not known."""
+        if self._waiting:
+            self.settle()
         key = self.table.key(condition)
         if key in self._known:
             return self._known[key]

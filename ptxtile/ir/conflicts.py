@@ -12,7 +12,7 @@ from __future__ import annotations
 from enum import IntEnum
 from functools import cache
 from math import gcd
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ptxtile.ir.access import Access
 from ptxtile.ir.enumeration import NotEnumerable, depends_on, evaluate, separate
@@ -20,7 +20,6 @@ from ptxtile.ir.expressions import Const, Expr, Load, Var
 from ptxtile.ir.footprint import NOBODY, SEVERAL, Footprint, footprint, mentions
 from ptxtile.ir.iteration_shifts import loops_around, shifts
 from ptxtile.ir.rewrite import free_variables, substitute, walk
-from ptxtile.records import record
 
 if TYPE_CHECKING:
     import numpy as np
@@ -34,8 +33,7 @@ class Overlap(IntEnum):
     CERTAIN = 2
 
 
-@record
-class Relation:
+class Relation(NamedTuple):
     """How the iterations of an earlier access ``a`` relate to those of a later ``b`` in loops around both.
 
     lags: loop variable → 1 (``b`` is in the next iteration) or 2 (in any later one). exited: loops that ``a`` was in
@@ -206,8 +204,12 @@ def _boxes_meet(a: Access, b: Access, relation: Relation, group: int) -> bool:
     if len(a.box) != len(b.box) or relation.parallel:
         return True
     loops = frozenset(loops_around(a).keys() & loops_around(b).keys()) - relation.exited
-    return any(
-        not any(_are_apart(a, one, b, other, dimension, loops, relation) for dimension in range(len(a.box)))
+    by_thread = _dimensions_by_thread(a) | _dimensions_by_thread(b)
+    for dimension in range(len(a.box)):
+        if dimension not in by_thread and _are_apart(a, 0, b, 0, dimension, loops, relation):
+            return False
+    return not by_thread or any(
+        not any(_are_apart(a, one, b, other, dimension, loops, relation) for dimension in by_thread)
         for one in _threads(a)
         for other in _threads(b)
         if not (group and one // group == other // group)
@@ -215,7 +217,21 @@ def _boxes_meet(a: Access, b: Access, relation: Relation, group: int) -> bool:
 
 
 def _threads(access: Access) -> list[int]:
-    return [thread for thread in range(access.threads.bit_length()) if access.threads >> thread & 1]
+    found, left = [], access.threads
+    while left:
+        found.append((left & -left).bit_length() - 1)
+        left &= left - 1
+    return found
+
+
+def _dimensions_by_thread(access: Access) -> frozenset[int]:
+    """The dimensions of a TMA box whose position depends on the thread."""
+    key = frozenset(("dimensions of the box by thread",))
+    if key not in access.footprints:
+        corners = enumerate(corner for corner, _ in access.box)
+        dimensions = (dimension for dimension, corner in corners if depends_on(corner, (access.context.thread,)))
+        access.footprints[key] = frozenset(dimensions)
+    return access.footprints[key]  # type: ignore[return-value]
 
 
 def _are_apart(
@@ -247,12 +263,11 @@ def _side(access: Access, thread: int, dimension: int, loops: frozenset[str]) ->
     symbolic."""
     import numpy as np
 
-    corner, extent = access.box[dimension]
-    name = access.context.thread
-    depends = depends_on(corner, (name,))
-    key = loops | {f"side {dimension} of the box of {thread if depends else 'all threads'}"}
+    key = loops | {f"side {dimension} of the box of thread {thread}"}
     found = access.footprints.get(key)
     if not isinstance(found, Footprint):
+        corner, extent = access.box[dimension]
+        name = access.context.thread
         terms, residual = separate(corner, (name,), access.context.uniform | loops)
         start = sum(factor * int(evaluate(term, {name: thread})) for factor, term in terms)
         found = access.footprints[key] = Footprint(start, 1, np.full(extent, SEVERAL, np.int16), residual)

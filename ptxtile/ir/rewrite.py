@@ -6,8 +6,8 @@ the same object.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import fields
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass
 from operator import attrgetter, is_not
 from typing import Any
 
@@ -21,34 +21,46 @@ _NODE_TYPES = ("Expr", "Statement", "Region", "Role", "Var")
 
 
 class _ByClass(dict[type, Any]):
-    """What is known of each class, worked out when it is first asked for. Every pass asks for every node, so a look-up
-    has to be one of a plain dictionary."""
-
-    def __init__(self, work_out: Callable[[type], Any]) -> None:
-        self._work_out = work_out
+    """What is known of each class of nodes, worked out when it is first asked for. Every pass asks for every node, so a
+    look-up has to be one of a plain dictionary."""
 
     def __missing__(self, cls: type) -> Any:
-        found = self[cls] = self._work_out(cls)
-        return found
+        _learn(cls)
+        return self[cls]
 
 
-def _fields_of(cls: type, types: tuple[str, ...]) -> tuple[str, ...]:
-    """The fields of ``cls`` whose annotation names one of ``types`` (annotations are strings in this package)."""
-    return tuple(f.name for f in fields(cls) if f.name not in _BINDERS and any(name in str(f.type) for name in types))
+_FIELDS, _CHILD_FIELDS, _STATEMENT_FIELDS, _BUFFER_FIELDS = _ByClass(), _ByClass(), _ByClass(), _ByClass()
+_CHILDREN, _IS_NODE = _ByClass(), _ByClass()
+METHOD_NAMES = _ByClass()
+"""The method that rewrites a class of nodes."""
 
 
-def _children_of(cls: type) -> Callable[[Any], Sequence[Any]]:
-    """What gives the children of a node of ``cls``: one look at its fields where their annotations say that they hold
-    nodes, all of them and always; else a look at each value."""
-    names = _CHILD_FIELDS[cls]
-    annotations = {f.name: str(f.type) for f in fields(cls)}
-    kinds = [annotations[name] for name in names]
+def _learn(cls: type) -> None:
+    """Annotations, which are strings in this package, say which fields hold what."""
+    _IS_NODE[cls] = issubclass(cls, (Expr, Statement, Region))
+    METHOD_NAMES[cls] = "rewrite_" + cls.__name__
+    found = {f.name: str(f.type) for f in fields(cls)} if is_dataclass(cls) else {}
+    _FIELDS[cls] = tuple(found)
+    used = {name: annotation for name, annotation in found.items() if name not in _BINDERS}
+    _BUFFER_FIELDS[cls] = tuple([name for name, annotation in used.items() if "Buffer" in annotation])
+    _STATEMENT_FIELDS[cls] = tuple(
+        [name for name, annotation in used.items() if "Statement" in annotation or "Role" in annotation]
+    )
+    inside = {name: annotation for name, annotation in used.items() if any(t in annotation for t in _NODE_TYPES)}
+    _CHILD_FIELDS[cls] = tuple(inside)
+    _CHILDREN[cls] = _children_of(inside)
+
+
+def _children_of(inside: Mapping[str, str]) -> Callable[[Any], Sequence[Any]]:
+    """What gives the children of a node with these fields (name to annotation): one look where they hold nodes, all of
+    them and always; else a look at each value."""
+    names, annotations = tuple(inside), tuple(inside.values())
     if not names:
         return lambda node: ()
-    if all(kind in _NODE_TYPES for kind in kinds):
+    if all(annotation in _NODE_TYPES for annotation in annotations):
         look = attrgetter(*names)
         return look if len(names) > 1 else lambda node: (look(node),)
-    if len(names) == 1 and kinds[0].removeprefix("tuple[").removesuffix(", ...]") in _NODE_TYPES:
+    if len(names) == 1 and annotations[0].removeprefix("tuple[").removesuffix(", ...]") in _NODE_TYPES:
         return attrgetter(names[0])
     return lambda node: _nodes_in(node, names)
 
@@ -62,16 +74,6 @@ def _nodes_in(node: Any, names: Sequence[str]) -> Sequence[Any]:
         elif isinstance(value, tuple):
             found.extend([item for item in value if _IS_NODE[type(item)]])
     return found
-
-
-_FIELDS = _ByClass(lambda cls: tuple(f.name for f in fields(cls)))
-_CHILD_FIELDS = _ByClass(lambda cls: _fields_of(cls, _NODE_TYPES))
-_CHILDREN = _ByClass(_children_of)
-_STATEMENT_FIELDS = _ByClass(lambda cls: _fields_of(cls, ("Statement", "Role")))
-_BUFFER_FIELDS = _ByClass(lambda cls: _fields_of(cls, ("Buffer",)))
-_IS_NODE = _ByClass(lambda cls: issubclass(cls, (Expr, Statement, Region)))
-METHOD_NAMES = _ByClass(lambda cls: "rewrite_" + cls.__name__)
-"""The method that rewrites a class of nodes."""
 
 
 def children(node: Any) -> Sequence[Any]:

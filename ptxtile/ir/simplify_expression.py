@@ -44,7 +44,9 @@ _TRUE, _FALSE = Const(True, bool_), Const(False, bool_)
 
 def simplify_expression(expression: Expr, analyzer: Analyzer | None = None) -> Expr:
     """An expression with the same value under the analyzer's facts; the same object when there is nothing to do."""
-    return _Simplifier(analyzer or Analyzer()).simplify(expression)
+    analyzer = analyzer or Analyzer()
+    analyzer.settle()
+    return _Simplifier(analyzer).simplify(expression)
 
 
 class _Simplifier(DivisionSimplifier):
@@ -252,6 +254,7 @@ class _Simplifier(DivisionSimplifier):
             return self.simplify(e)
         with self.analyzer.scope():
             self.analyzer.assume(condition, value)
+            self.analyzer.settle()
             return self.simplify(e)
 
     def _select(self, e: Select) -> Expr:

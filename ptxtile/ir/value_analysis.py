@@ -52,8 +52,14 @@ class ValueAnalysis:
         self._narrowed: dict[int, Interval] = {}
         self._sums: dict[frozenset[tuple[int, int]], int] = {}
         self.caches = Caches()
+        self._waiting = 0  # facts that are stated and not worked out
+        self._settling = False
 
     def prove(self, condition: Expr) -> bool | None:
+        raise NotImplementedError
+
+    def settle(self) -> None:
+        """Work out the facts that wait, before a question is answered."""
         raise NotImplementedError
 
     # ---------------------------------------------------------------- ranges
@@ -63,15 +69,21 @@ class ValueAnalysis:
 
         Never wider than the dtype: where arithmetic may wrap, the bounds are the dtype's range.
         """
+        if self._waiting:
+            self.settle()
         if not (expression.dtype.is_integer or expression.dtype.is_bool):
             return None, None
         return self._interval(expression)
 
     def bounds(self, expression: Expr) -> Interval:
         """:meth:`interval` of an expression that is known to be an integer or a bool."""
+        if self._waiting:
+            self.settle()
         return self._interval(expression)
 
     def is_nonnegative(self, expression: Expr) -> bool:
+        if self._waiting:
+            self.settle()
         return self._interval(expression)[0] >= 0
 
     def _interval(self, e: Expr) -> Interval:
@@ -185,6 +197,8 @@ class ValueAnalysis:
     def congruence(self, expression: Expr) -> Congruence:
         """``(modulus, remainder)`` of an integer expression; modulus 0: exactly the remainder; modulus 1: nothing
         known."""
+        if self._waiting:
+            self.settle()
         if not is_scalar_integer(expression.dtype):
             return ANYTHING
         return self._congruence_of_key(self.table.key(expression))
@@ -269,20 +283,28 @@ class ValueAnalysis:
         Variables bound to values are replaced by them. Atoms may have a narrower dtype than the expression, where a
         cast that cannot change the value lies between.
         """
+        if self._waiting:
+            self.settle()
         form = self._form(expression)
         return {self.table.expressions[a]: c for a, c in form.terms.items()}, form.constant
 
     def range_of(self, form: Linear) -> Interval:
         """Bounds of a linear form over the integers (its atoms are keys of this analyzer's table)."""
+        if self._waiting:
+            self.settle()
         return self._range(form)
 
     def fits_product(self, product: Binary) -> bool:
         """Whether a product of two operands never wraps."""
+        if self._waiting:
+            self.settle()
         low, high = intervals.multiply(self._interval(product.left), self._interval(product.right))
         return product.dtype.minimum <= low and high <= product.dtype.maximum
 
     def fits(self, expression: Expr) -> bool:
         """Whether the expression's value is its linear form over the integers: that never leaves the dtype."""
+        if self._waiting:
+            self.settle()
         low, high = self._range(self._form(expression))
         return expression.dtype.minimum <= low and high <= expression.dtype.maximum
 

@@ -18,7 +18,7 @@ from ptxtile.ir.bank_conflicts import bank_conflicts
 from ptxtile.ir.buffers import Buffer, Scope
 from ptxtile.ir.enumeration import NotEnumerable, evaluate
 from ptxtile.ir.expressions import Expr, Load, constant_value
-from ptxtile.ir.layouts import SharedLayout
+from ptxtile.ir.layouts import TMA_SWIZZLES, SharedLayout
 from ptxtile.ir.program import Kernel, Program, Why
 from ptxtile.ir.rewrite import Rewriter, children, walk
 from ptxtile.ir.statements import Allocate, For, Let, Role, Statement, Store, View
@@ -27,7 +27,7 @@ from ptxtile.lower.gemm_geometry import grid_of
 from ptxtile.lower.lower_async_copies import first_warp_access
 from ptxtile.lower.operand_fragments import first_warp_accesses
 from ptxtile.lower.options import Options
-from ptxtile.lower.shared_columns import boxes_start_patterns, columns_of_boxes, operand_layout
+from ptxtile.lower.shared_columns import boxes_start_patterns, columns_of_boxes, operand_layout, row_swizzles
 from ptxtile.lower.tma_rules import MAXIMUM_BOX
 from ptxtile.records import record
 from ptxtile.target import Target
@@ -52,18 +52,25 @@ def run(program: Program, target: Target, options: Options) -> Program:
             if buffer.name in operands:
                 layout = operand_layout(buffer)
                 chosen[buffer.name] = _with_layout(buffer, layout)
-                decision = f"columns of boxes, swizzle {layout.span}"
-                why.append(Why("choose_shared_layouts", buffer.name, decision, "an operand of wgmma", kernel.location))
+                reason = "an operand of wgmma"
+                why.append(Why("choose_shared_layouts", buffer.name, _described(layout), reason, kernel.location))
                 continue
             mine = [access for access in accesses if access.buffer.name == buffer.name]
             warps = max((kernel.user_threads or kernel.threads) // WARP, 1)
             layout, reason = _choose(buffer, mine, [r for r in moved_by_tma if r.buffer.name == buffer.name], warps)
             if layout is not None:
                 chosen[buffer.name] = _with_layout(buffer, layout)
-                decision = f"columns of boxes, swizzle {layout.span}"
-                why.append(Why("choose_shared_layouts", buffer.name, decision, reason, kernel.location))
+                why.append(Why("choose_shared_layouts", buffer.name, _described(layout), reason, kernel.location))
         kernels.append(replace(kernel, body=_Replacement(chosen).visit(kernel.body)))
     return replace(program, kernels=tuple(kernels)).with_why(*why)
+
+
+def _described(layout: SharedLayout) -> str:
+    swizzle = layout.swizzle
+    if swizzle in TMA_SWIZZLES.values():
+        return f"columns of boxes, swizzle {layout.span}"
+    pieces, first = 1 << swizzle.base, swizzle.base + swizzle.shift
+    return f"rows, pieces of {pieces} bytes exchanged by the {swizzle.bits} address bits from bit {first} on"
 
 
 def _with_layout(buffer: Buffer, layout: SharedLayout) -> Buffer:
@@ -133,7 +140,10 @@ def _choose(
             if columns * size % span == 0 and span // size <= MAXIMUM_BOX
         ]
         options += [layout for layout in swizzled if all(boxes_start_patterns(layout, region) for region in regions)]
-    conflicts = [sum(_conflicts(access, option) * access.times for access in accesses) for option in options]
+    conflicts = [_all_conflicts(accesses, option) for option in options]
+    if buffer.rank >= 2 and not regions and min(conflicts):
+        others = row_swizzles(buffer)
+        options, conflicts = options + others, conflicts + [_all_conflicts(accesses, option) for option in others]
     requests = [_requests(buffer, option, regions) for option in options]
     costs = [count * warps + rows for count, rows in zip(conflicts, requests, strict=True)]
     best = costs.index(min(costs))
@@ -151,6 +161,10 @@ def _requests(buffer: Buffer, layout: SharedLayout | None, regions: list[Region]
     row = buffer.static_shape[-1] * buffer.dtype.itemsize
     span = layout.span if layout is not None and layout.span else REQUEST_BYTES
     return buffer.elements // buffer.static_shape[-1] * -(-row // span)
+
+
+def _all_conflicts(accesses: list[_Access], layout: SharedLayout | None) -> int:
+    return sum(_conflicts(access, layout) * access.times for access in accesses)
 
 
 def _conflicts(access: _Access, layout: SharedLayout | None) -> int:

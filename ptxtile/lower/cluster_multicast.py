@@ -34,9 +34,7 @@ def needs_cluster(kernel: Kernel) -> bool:
     )
 
 
-def plan_multicast(
-    program: Program, kernel: Kernel, target: Target
-) -> tuple[Kernel, dict[int, Multicast], list[Why]]:
+def plan_multicast(program: Program, kernel: Kernel, target: Target) -> tuple[Kernel, dict[int, Multicast], list[Why]]:
     """``kernel``, maybe with conditions less; its groups that are multicast, by number; and what was decided about each
     copy."""
     axes = tuple(axis for axis in range(3) if kernel.cluster[axis] > 1)

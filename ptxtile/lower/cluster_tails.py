@@ -1,7 +1,7 @@
 """Tiles outside of the domain, for CTAs whose cluster still has tiles inside.
 
 A load can be multicast only if all CTAs of a cluster take the same rounds. Where some of them have no tile (three rows
-of tiles for clusters of two), a condition on the CTA's place keeps them out. That condition is dropped here when what it
+of tiles for clusters of two), a condition on the CTA's place keeps them out. It is dropped here when what it
 guards does nothing outside: every write to global memory is beyond its tensor then, and what is left in registers and
 shared memory is overwritten before it is read. The CTA then multiplies zeros in step with the others.
 """
@@ -84,6 +84,8 @@ class _Tails(ScopedRewriter):
                 self.unknown.append(node)
                 return None  # and is not assumed
             return node
+        if isinstance(node, If) and self.analyzer.prove(node.condition) is False:
+            return node if node.otherwise is None else self.visit(node.otherwise)
         self.harmless &= self._has_no_effect(node)
         return super().visit(node)
 
@@ -111,10 +113,10 @@ class _Tails(ScopedRewriter):
 
 def _is_overwritten(body: Statement, inside: Statement) -> bool:
     """Whether no contents of registers or shared memory pass from ``inside`` to anything else in ``body``: the storages
-    that it writes are made in it, or are used only there and written as a whole first."""
+    that it writes are made in it, or are read only there and written as a whole first."""
     made = {node.buffer.storage.name for node in walk(inside) if isinstance(node, Allocate)}
     written = {buffer.storage.name for node in walk(inside) for buffer in _written(node)} - made
-    return all(_uses(body, name) == _uses(inside, name) and _starts_anew(inside, name) for name in written)
+    return all(_reads(body, name) == _reads(inside, name) and _starts_anew(inside, name) for name in written)
 
 
 def _written(node: Any) -> tuple[Buffer, ...]:
@@ -137,6 +139,18 @@ def _uses(node: Statement, name: str) -> int:
         for buffer in buffers_of(inner)
         if buffer.storage.name == name
     )
+
+
+def _reads(node: Statement, name: str) -> int:
+    """Uses other than as the destination of a store, copy or fill."""
+    writes = sum(
+        1
+        for inner in walk(node)
+        if isinstance(inner, (Store, Copy, Fill))
+        for buffer in _written(inner)
+        if buffer.storage.name == name
+    )
+    return _uses(node, name) - writes
 
 
 def _starts_anew(node: Statement, name: str) -> bool:

@@ -11,12 +11,12 @@ from collections.abc import Iterator
 from math import prod
 from typing import Any
 
-from ptxtile.ir.buffers import Scope
+from ptxtile.ir.buffers import Buffer, Scope
 from ptxtile.ir.expressions import Expr, Load, constant_value
 from ptxtile.ir.program import Kernel
-from ptxtile.ir.rewrite import children
-from ptxtile.ir.statements import ParallelFor, Role, Store
-from ptxtile.ir.tile_ops import Copy, Gemm, GemmPath
+from ptxtile.ir.rewrite import buffers_of, children, walk
+from ptxtile.ir.statements import Allocate, ParallelFor, Role, Store, View
+from ptxtile.ir.tile_ops import Copy, CopyPath, Gemm, GemmPath, Region
 from ptxtile.lower.gemm_geometry import WARP, WARPGROUP, grid_of, unit_rows
 from ptxtile.records import record
 
@@ -167,3 +167,44 @@ def _accesses(node: Any) -> Iterator[Load | Store]:
         yield node
     for child in children(node):
         yield from _accesses(child)
+
+
+# --- which tiles hold one --------------------------------------------------------------------------------------------
+
+
+def owner_of_tile(kernel: Kernel, tile: Buffer, owners: dict[str, Ownership]) -> Ownership | None:
+    """How the groups of threads share the shared ``tile``, if one statement writes it, all of it, from a fragment of
+    ``owners``."""
+    writers = list(_writers(kernel.body, tile))
+    if len(writers) != 1 or any(isinstance(n, View) and n.buffer.storage == tile.storage for n in walk(kernel.body)):
+        return None
+    (writer,) = writers
+    fragments: set[str] = set()
+    if isinstance(writer, Copy) and writer.path is CopyPath.VECTOR and writer.destination.extents == tile.shape:
+        source = writer.source
+        if source.extents == source.buffer.shape and source.extents == tile.shape:
+            fragments = {source.buffer.name}
+    elif isinstance(writer, ParallelFor) and isinstance(writer.body, Store):
+        if writer.body.indices == writer.vars and writer.extents == tile.shape:
+            fragments = set().union(*_links(writer))
+    found = [owners[name] for name in sorted(fragments) if name in owners]
+    return found[0] if found else None
+
+
+def _writers(node: Any, tile: Buffer) -> Iterator[Any]:
+    """The statements that may write ``tile``: parallel loops as a whole, and all that do more than read it."""
+    if isinstance(node, ParallelFor):
+        stores = (n for n in walk(node.body) if not isinstance(n, (Load, Region)))
+        if any(buffer.storage == tile.storage for n in stores for buffer in buffers_of(n)):
+            yield node
+        return
+    if isinstance(node, Allocate):
+        return
+    named = [region.buffer for region in children(node) if isinstance(region, Region)]
+    if isinstance(node, Copy):
+        named = [node.destination.buffer]
+    if any(buffer.storage == tile.storage for buffer in (*buffers_of(node), *named)):
+        yield node
+    for child in children(node):
+        if not isinstance(child, (Expr, Region)):
+            yield from _writers(child, tile)

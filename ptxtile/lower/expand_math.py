@@ -17,8 +17,6 @@ from ptxtile.ir.expressions import HARDWARE_FUNCTIONS, Binary, Call, Expr, Unary
 from ptxtile.ir.program import Function, Program
 from ptxtile.ir.rewrite import Rewriter, walk
 from ptxtile.ir.types import bfloat16, float16, float32
-from ptxtile.lower import math
-from ptxtile.lower.math import fast
 from ptxtile.lower.options import Options
 from ptxtile.target import Target
 
@@ -32,6 +30,9 @@ _NARROW = (float16, bfloat16)
 
 
 def run(program: Program, target: Target, options: Options) -> Program:
+    calls = any(isinstance(node, Call) for kernel in program.kernels for node in walk(kernel.body))
+    if not calls and not options.fast_math:
+        return program
     expansion = _Expansion(program, options.fast_math)
     kernels = tuple(
         kernel if (body := expansion.visit(kernel.body)) is kernel.body else replace(kernel, body=body)
@@ -47,6 +48,11 @@ class _Expansion(Rewriter):
         self.fast_math = fast_math
         self.functions: dict[str, Function] = {function.name: function for function in program.functions}
         self.existing = frozenset(self.functions)
+        # The algorithms are imported when a program needs one: most do not, and they are a tenth of the compiler.
+        from ptxtile.lower import math
+        from ptxtile.lower.math import fast
+
+        self._math, self._fast = math, fast
 
     def rewrite_Call(self, node: Call) -> Expr:
         name = node.function
@@ -54,11 +60,11 @@ class _Expansion(Rewriter):
             return node
         if name in _UNARY:
             return self.rewrite_Unary(unary(_UNARY[name], node.arguments[0]))
-        if name in math.IN_PLACE:
-            return math.IN_PLACE[name](node.arguments[0])
-        if name not in math.NAMES:
+        if name in self._math.IN_PLACE:
+            return self._math.IN_PLACE[name](node.arguments[0])
+        if name not in self._math.NAMES:
             raise LoweringError(
-                f"there is no function {name!r}", expected=f"one of {', '.join(sorted(math.NAMES))}", got=name
+                f"there is no function {name!r}", expected=f"one of {', '.join(sorted(self._math.NAMES))}", got=name
             )
         element = node.dtype.element
         if element not in _NARROW:
@@ -69,13 +75,13 @@ class _Expansion(Rewriter):
 
     def _expanded(self, name: str, arguments: tuple[Expr, ...], node: Call) -> Expr:
         """A call in float32 or float64, expanded. One of vectors stays one: it means a call for each lane."""
-        if self.fast_math and node.dtype == float32 and name in fast.EXPANSIONS:
-            result = fast.EXPANSIONS[name](*arguments)
+        if self.fast_math and node.dtype == float32 and name in self._fast.EXPANSIONS:
+            result = self._fast.EXPANSIONS[name](*arguments)
             for inner in walk(result):
                 if isinstance(inner, Call) and inner.function.startswith("math_fast_"):
-                    self._need(math.closure_of(inner.function))
+                    self._need(self._math.closure_of(inner.function))
             return result
-        functions = math.closure(name, node.dtype.element)
+        functions = self._math.closure(name, node.dtype.element)
         self._need(functions)
         return Call(functions[-1].name, arguments, node.dtype)
 
@@ -85,10 +91,10 @@ class _Expansion(Rewriter):
 
     def rewrite_Unary(self, node: Unary) -> Expr:
         if self.fast_math and node.operator == "sqrt" and node.dtype == float32:
-            return fast.EXPANSIONS["sqrt"](node.operand)
+            return self._fast.EXPANSIONS["sqrt"](node.operand)
         return node
 
     def rewrite_Binary(self, node: Binary) -> Expr:
         if self.fast_math and node.operator == "div" and node.dtype == float32:
-            return fast.approximate("div", node.left, node.right)
+            return self._fast.approximate("div", node.left, node.right)
         return node

@@ -29,7 +29,6 @@ from ptxtile.ir.expressions import (
     constant_value,
     logical_and,
 )
-from ptxtile.ir.print_expressions import print_expression
 from ptxtile.ir.program import Program, Why
 from ptxtile.ir.rewrite import free_variables, map_children, walk
 from ptxtile.ir.statements import If, Seq, Statement, Store
@@ -130,16 +129,22 @@ class _Guard(ScopedRewriter):
                     raise LoweringError(
                         f"this {what} of {buffer.name} is always out of range in dimension {dimension}",
                         location=self.location,
-                        expected=f"an index of at least 0 and below {print_expression(as_expr(size))}",
-                        got=f"index {print_expression(index)}",
+                        expected=f"an index of at least 0 and below {_shown(as_expr(size))}",
+                        got=f"index {_shown(index)}",
                     )
                 if proven is not True:
                     result = comparison if result is None else logical_and(result, comparison)
         if result is not None:
             subject = f"{what} of {buffer.name}"
-            reason = f"not proven: {print_expression(result)}"
+            reason = f"not proven: {_shown(result)}"
             self.why.append(Why("guard_bounds", subject, "guarded", reason, self.location))
         return result
+
+
+def _shown(expression: Expr) -> str:
+    from ptxtile.ir.print_expressions import print_expression  # by those alone that have something to say
+
+    return print_expression(expression)
 
 
 def in_range(index: Expr, size: Expr, analyzer: Analyzer) -> tuple[Compare, Compare]:

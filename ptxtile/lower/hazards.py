@@ -7,7 +7,8 @@ done. What a later access needs of it (:func:`need`) follows the rules of the PT
   same warpgroup meet, each warpgroup has a barrier of its own, and they do not wait for one another.
 * generic → TMA by another thread: a barrier; by the same thread: program order.
 * generic write → TMA access of the same bytes: also ``fence.proxy.async`` by the writing threads, before the barrier
-  (PTX ISA, «Memory Consistency Model», proxies). A generic *read* before a TMA write needs no fence.
+  (PTX ISA, «Memory Consistency Model», proxies). A generic *read* before a TMA write needs it as well: an H200 lets a
+  load that an mbarrier or barrier orders after an ldmatrix overwrite what that has not read yet.
 * TMA load → anything: the wait on its mbarrier, by the thread that goes on or by one that then takes part in a barrier.
 * wgmma's read of its operands → a write: ``wgmma.wait_group`` by the warpgroup, then as for a generic read.
 * cp.async → anything: ``cp.async.wait_group`` by each issuing thread, then as for a generic write.
@@ -29,11 +30,15 @@ from ptxtile.errors import Location
 from ptxtile.ir.access import Access
 from ptxtile.ir.buffers import Scope
 from ptxtile.ir.conflicts import SAME_ITERATION, Overlap, Relation, compare
+from ptxtile.ir.rewrite import free_variables
 from ptxtile.ir.tensor_core_ops import WARP, WARPGROUP
 from ptxtile.records import record
 
 Path = tuple[int | str, ...]
 """Where a statement stands: child positions from the kernel's body down."""
+
+FOR_ALL = -1
+"""Of a fence: it counts for all threads."""
 
 MOST_GROUPS = 4
 """Groups of TMA stores are counted up to here; a wait leaves at most one less of them pending."""
@@ -43,7 +48,8 @@ FENCE_SPACES = {Scope.SHARED: "shared", Scope.GLOBAL: "global", Scope.BARRIER: "
 
 class Pending(NamedTuple):
     """An access that was made. ``done``: a wait has seen an asynchronous access complete. ``fenced``: a proxy fence
-    (or, for an initialisation, the init fence) followed it. ``barriers``: the barriers that ordered it last.
+    (or, for an initialisation, the init fence) followed it, for all or only for the groups of so many threads.
+    ``barriers``: the barriers that ordered it last.
     ``depth``: how many of the scopes around the present position it is inside of. ``groups``: of a TMA store under way,
     the bulk groups that its threads have committed since, its own included, counted to :data:`MOST_GROUPS`.
     ``met``: the size of the groups of threads (32, 128) that have met since, each by itself, so that every thread knows
@@ -54,14 +60,10 @@ class Pending(NamedTuple):
     relation: Relation = SAME_ITERATION
     ordered: int = 0
     done: bool = False
-    fenced: bool = False
+    fenced: int = 0
     barriers: frozenset[Path] = frozenset()
     groups: int = 0
     met: int = 0
-
-    def __hash__(self) -> int:
-        """The fields that tell pending accesses apart most often: the walk hashes them all the time."""
-        return hash((self.access, self.depth, self.ordered, self.groups, self.done))
 
     @property
     def in_flight(self) -> bool:
@@ -77,9 +79,12 @@ class Pending(NamedTuple):
     @property
     def owes_fence(self) -> bool:
         """Whether a later access by the other proxy needs a fence after this one."""
-        if self.fenced or not self.access.is_write:
+        access = self.access
+        if self.fenced == FOR_ALL:
             return False
-        return not self.access.in_async_proxy or self.access.storage.scope is Scope.GLOBAL
+        if access.in_async_proxy:
+            return access.is_write and access.storage.scope is Scope.GLOBAL
+        return access.is_write or access.storage.scope is not Scope.BARRIER
 
 
 State = dict[Pending, None]
@@ -106,9 +111,24 @@ class Comparisons:
 
     def __init__(self) -> None:
         self._known: dict[tuple, Overlap] = {}
+        self._fixed: dict[Access, bool] = {}
+
+    def _is_fixed(self, access: Access) -> bool:
+        """Whether the access is the same in every iteration of the loops around its statement."""
+        if access not in self._fixed:
+            context = access.context
+            own = context.loops[context.outer :]
+            places = [access.index, *context.conditions, *(corner for corner, _ in access.box)]
+            places += [bound for axis in own for bound in (axis.start, axis.stop)]
+            names = {name for place in places if place is not None for name in free_variables(place)}
+            known = names <= context.uniform | {axis.name for axis in own} | {context.thread}
+            self._fixed[access] = known and not context.repeated
+        return self._fixed[access]
 
     def __call__(self, a: Access, b: Access, relation: Relation, group: int) -> Overlap:
         """``group``: 0 if also one thread conflicts with itself, else as in ``compare``."""
+        if relation is not SAME_ITERATION and self._is_fixed(a) and self._is_fixed(b):
+            relation = SAME_ITERATION
         key = (a, b, relation, group)
         if key not in self._known:
             self._known[key] = compare(a, b, relation, threads_matter=group > 0, group=group)
@@ -121,6 +141,8 @@ def need(pending: Pending, later: Access, overlaps: Comparisons) -> Need | None:
     if earlier.memory != later.memory or not (earlier.is_write or later.is_write) or earlier.commutes_with(later):
         return None
     fence, in_flight = _fence(pending, later), pending.in_flight
+    if fence and pending.fenced and overlaps(earlier, later, pending.relation, pending.fenced) is Overlap.NONE:
+        fence = ""
     known = not in_flight and later.threads & ~pending.ordered == 0
     if known and not fence:
         return None
@@ -134,7 +156,7 @@ def need(pending: Pending, later: Access, overlaps: Comparisons) -> Need | None:
     if in_flight and (not pending.is_store or not pending.groups):
         return Need(anywhere, unordered=True)
     barrier, within = not known, 0
-    if in_flight or not (known or earlier.asynchronous):
+    if in_flight or not (known or (earlier.asynchronous and not pending.is_store)):
         barrier = overlaps(earlier, later, pending.relation, met) is not Overlap.NONE
         if barrier and overlaps(earlier, later, pending.relation, WARPGROUP) is Overlap.NONE:
             within = WARPGROUP
@@ -223,10 +245,12 @@ def after_barriers_of_groups(state: State, path: Path, mask: int, group: int) ->
     for pending in state:
         access = pending.access
         told = 0 if pending.in_flight else groups_of(pending.ordered & mask, group)
-        if not access.asynchronous and access.threads & ~mask == 0:
+        by_threads = not access.asynchronous or (pending.done and pending.is_store)  # each knows its own part
+        if by_threads and access.threads & ~mask == 0:
             own = groups_of(access.threads, group)
             told |= own if own.bit_count() == group else 0
-            pending = pending._replace(barriers=frozenset((path,)), met=max(pending.met, group))
+            barriers = pending.barriers if pending.ordered & mask == mask else frozenset((path,))
+            pending = pending._replace(barriers=barriers, met=max(pending.met, group))
         result[pending._replace(ordered=pending.ordered | told) if told else pending] = None
     return result
 
@@ -240,19 +264,22 @@ def groups_of(mask: int, size: int) -> int:
     return result
 
 
-def after_fence(state: State, space: str, mask: int, *, before_barrier: bool = False) -> State:
+def after_fence(
+    state: State, space: str, mask: int, *, before_barrier: bool = False, within: int = 0
+) -> State:
     """``state`` after the threads ``mask`` executed the fence of ``space`` (see :data:`FENCE_SPACES`).
 
     The writers' fence has to come before the barrier that tells the others of the write. ``before_barrier``: one
-    follows.
+    follows; ``within``: of each group of so many threads.
     """
     result: State = {}
     for pending in state:
         access = pending.access
         if pending.owes_fence and FENCE_SPACES[access.storage.scope] == space:
-            by_writers = access.threads & ~mask == 0 and (before_barrier or not pending.barriers)
+            first = not pending.barriers  # nobody has been told of the write
+            by_writers = access.threads & ~mask == 0 and (before_barrier or first)
             if by_writers if not access.asynchronous else pending.done and bool(pending.ordered & mask):
-                pending = pending._replace(fenced=True)
+                pending = pending._replace(fenced=within if within and not first else FOR_ALL)
         result[pending] = None
     return result
 

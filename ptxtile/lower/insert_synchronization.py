@@ -28,7 +28,7 @@ from ptxtile.ir.statements import For, If, Role, Seq, Specialized, Statement, Wh
 from ptxtile.lower.hazards import Decision, Path
 from ptxtile.lower.options import Options
 from ptxtile.lower.synchronization_facts import Facts
-from ptxtile.lower.synchronization_walk import END, Walk, find_decisions, needs_a_barrier
+from ptxtile.lower.synchronization_walk import END, EXIT, Walk, find_decisions, needs_a_barrier
 from ptxtile.target import Target
 
 NAMED_BARRIERS = 16
@@ -50,7 +50,7 @@ def run(program: Program, target: Target, options: Options) -> Program:
         walked = _decide(program, kernel)
         barriers = _Barriers(kernel)
         body = _insert(kernel.body, (), walked, barriers)
-        body = _insert_at_end(body, (), walked, barriers, None, kernel.body)
+        body = _insert_at_end(body, (EXIT,), walked, barriers, None, kernel.body)
         kernels.append(replace(kernel, body=body) if body is not kernel.body else kernel)
         for _, decision in sorted(walked.decisions.items(), key=lambda item: _order(item[0])):
             for what, reason, location in decision.reasons:
@@ -205,8 +205,9 @@ def _insert(node: Statement, path: Path, walked: Walk, barriers: _Barriers, role
 def _insert_at_end(
     body: Statement, path: Path, walked: Walk, barriers: _Barriers, role: Role | None, place: Statement
 ) -> Statement:
-    """``body`` of the loop or role ``place`` (or the kernel's own), with what was decided for its end."""
-    end = walked.decisions.get((*path, END))
+    """``body`` with what was decided for its end; ``path``: with END (of the loop ``place``) or EXIT (of a role or the
+    kernel)."""
+    end = walked.decisions.get(path)
     if end is None:
         return body
     kept = body.statements if isinstance(body, Seq) else (body,)
@@ -224,7 +225,7 @@ def _insert_inside(node: Statement, path: Path, walked: Walk, barriers: _Barrier
             return _insert(node, path, walked, barriers, role)
         case For() | While():
             body = _insert(node.body, (*path, "body"), walked, barriers, role)
-            body = _insert_at_end(body, path, walked, barriers, role, node)
+            body = _insert_at_end(body, (*path, END), walked, barriers, role, node)
             return node if body is node.body else replace(node, body=body)
         case If():
             then = _insert(node.then, (*path, "then"), walked, barriers, role)
@@ -237,7 +238,7 @@ def _insert_inside(node: Statement, path: Path, walked: Walk, barriers: _Barrier
             roles = []
             for position, inner in enumerate(node.roles):
                 body = _insert(inner.body, (*path, position), walked, barriers, inner)
-                body = _insert_at_end(body, (*path, position), walked, barriers, inner, inner)
+                body = _insert_at_end(body, (*path, position, EXIT), walked, barriers, inner, inner)
                 roles.append(inner if body is inner.body else replace(inner, body=body))
             same = all(a is b for a, b in zip(roles, node.roles, strict=True))
             return node if same else replace(node, roles=tuple(roles))

@@ -5,8 +5,9 @@ loop unless every iteration writes what it reads. What some threads run while ot
 barrier can stand in it, so nothing in it can be over before something else in it begins. A TMA store reads until the
 program's own wait for it; without one it may *linger*, to the end and through the loops around it, or be over at once,
 and whoever gets the memory next waits for it. Roles run at the same time: inside a ``Specialized`` each role has a
-clock of its own, and a storage of several roles lives in all of it, except a *one-shot hand-over*: one role only loads
-it by TMA, once, and another waits for that and uses it; such a storage lives in the clock of its user.
+clock of its own, and a storage of several roles lives in all of it, except a *hand-over*: one role only loads it by
+TMA, once (or, in the compiler's own roles, as often as it is waited for), and another waits for that and uses it; such
+a storage lives in the clock of its user.
 """
 
 from __future__ import annotations
@@ -137,11 +138,12 @@ class Lifetimes:
         self._role: str | None = None
         self._specialized: int | None = None
         self._span: dict[int, int] = {}
+        self._as_many_waits = False
         self._storing: set[str] = set()  # storages that TMA stores may still be reading
         self._loading: set[str] = set()  # storages that TMA loads or cp.async may still be writing
         self._multiplying: set[str] = set()  # storages that wgmma may still be reading
-        multicast = (n for n in statements_in(kernel.body) if isinstance(n, gpu_ops.TmaLoad) and n.multicast is not None)
-        self._from_peers = {load.shared.storage.name for load in multicast}
+        loads = (node for node in statements_in(kernel.body) if isinstance(node, gpu_ops.TmaLoad))
+        self._from_peers = {load.shared.storage.name for load in loads if load.multicast is not None}
         """Storages that other CTAs of the cluster write, as soon as they get that far."""
         self._walk(kernel.body, kernel_context(program, kernel), ())
 
@@ -149,20 +151,25 @@ class Lifetimes:
     def depend_on_stores(self) -> bool:
         """Whether a TMA store is left at the end of a loop or of the kernel that the program does not wait for by
         itself."""
-        left = bool(self._storing) or any(loop.storing_at_end for loop in self._loops.values())
-        return left and not self._waits_for_stores
+        return bool(self._left_storing) and not self._waits_for_stores
 
-    def of(self, *, stores_linger: bool) -> dict[str, Lifetime]:
-        """The lifetimes by name."""
+    @property
+    def _left_storing(self) -> set[str]:
+        """What TMA stores may still be reading at the end of a loop or of the kernel."""
+        return self._storing.union(*(loop.storing_at_end for loop in self._loops.values()))
+
+    def of(self, *, stores_linger: bool, apart: bool = False) -> dict[str, Lifetime]:
+        """The lifetimes by name. ``apart``: what a TMA store reads has its memory for itself, so that nobody waits
+        before it is written either."""
         self._stores_linger = stores_linger or self._waits_for_stores
         found = {name: self._lifetime(name) for name in self._uses}
         early = {name: replace(found[name], start=BEFORE, role_start=BEFORE) for name in self._from_peers & set(found)}
-        return found | early
+        alone = {name: Lifetime(BEFORE, AFTER) for name in self._left_storing} if apart else {}
+        return found | early | alone
 
     @property
     def _never_retired(self) -> set[str]:
         return self._multiplying | (self._storing if self._stores_linger else set())
-
 
     # -- collecting uses -------------------------------------------------------------------------------------------
 
@@ -222,6 +229,8 @@ class Lifetimes:
     def _walk_roles(self, roles: tuple[Role, ...], context: Context, loops: tuple[int, ...]) -> None:
         outer_storing, self._specialized = set(self._storing), self._clock
         first = self._clock
+        # The compiler's own roles (they have registers): the consumer waits for each load that the producer issues.
+        self._as_many_waits = {role.name for role in roles if role.registers is not None} == {"consumer", "producer"}
         for role in roles:
             self._role, self._storing = role.name, set(outer_storing)
             self._walk(role.body, context.for_threads(role.first_thread, role.threads), loops)
@@ -285,7 +294,7 @@ class Lifetimes:
             return Lifetime(
                 start, end, position, inside[0].role, own[0], AFTER if name in self._never_retired else own[1]
             )
-        user = _one_shot_user(inside)
+        user = _user_of_loads(inside, self._as_many_waits)
         if user is None:
             return Lifetime(start, end, position)
         own = self._interval(name, [use for use in inside if use.role == user])
@@ -354,8 +363,9 @@ def _mark(table: np.ndarray, start: int, granule: int, owners: np.ndarray | None
     table[places[(places >= 0) & (places < len(table))]] = True
 
 
-def _one_shot_user(uses: list[_Use]) -> str | None:
-    """The role that waits for and uses what one other role loads by TMA exactly once; None for any other traffic."""
+def _user_of_loads(uses: list[_Use], as_many_waits: bool) -> str | None:
+    """The role that waits for and uses what one other role loads by TMA, exactly once or (``as_many_waits``) as often
+    as it is waited for; None for any other traffic. After the user's last wait nothing is under way any more."""
     roles = {use.role for use in uses}
     if len(roles) != 2:
         return None
@@ -363,7 +373,9 @@ def _one_shot_user(uses: list[_Use]) -> str | None:
         (user,) = roles - {loader}
         theirs = [use for use in uses if use.role == loader]
         own = [use for use in uses if use.role == user]
-        loads_only = all(use.access is not None and use.access.asynchronous and use.access.is_write for use in theirs)
-        if loads_only and not any(use.loops for use in theirs) and own[0].access is None and not own[0].loops:
+        loads = [use.access for use in theirs if use.access is not None or not as_many_waits]
+        loads_only = all(access is not None and access.asynchronous and access.is_write for access in loads)
+        once = not any(use.loops for use in theirs) and not own[0].loops
+        if loads and loads_only and (once or as_many_waits) and own[0].access is None:
             return user
     return None

@@ -119,15 +119,16 @@ class _WarpGemm:
     # --- registers ---------------------------------------------------------------------------------------------------
 
     def _fit_twice(self) -> bool:
-        """Whether two k steps of fragments fit beside the accumulators in a thread's registers."""
-        fragments = sum(
-            operand.tiles * operand.elements * operand.buffer.dtype.bits // 32
-            for operand in self.operands
-            if operand.buffer.scope is Scope.SHARED
-        )
-        held = self.gemm.accumulator.buffer
-        accumulators = held.elements * held.dtype.bits // 32
-        return accumulators + 2 * fragments + REGISTERS_ELSEWHERE <= self.owner.registers
+        """Whether two k steps of fragments fit beside the accumulators, and operands that the user keeps in registers,
+        in a thread's registers."""
+        held, loaded = [self.gemm.accumulator.buffer], 0
+        for operand in self.operands:
+            if operand.buffer.scope is Scope.SHARED:
+                loaded += operand.tiles * operand.elements * operand.buffer.dtype.bits // 32
+            else:
+                held.append(operand.buffer)
+        others = sum(buffer.elements * buffer.dtype.bits // 32 for buffer in held)
+        return others + 2 * loaded + REGISTERS_ELSEWHERE <= self.owner.registers
 
     def _fragments(self, operand: Operand, first: Expr, versions: int) -> _Fragments:
         buffer = operand.buffer

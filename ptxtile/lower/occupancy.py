@@ -38,5 +38,6 @@ def _fragment_registers(kernel: Kernel, threads: int) -> int:
         if isinstance(node, Allocate) and node.buffer.scope is Scope.FRAGMENT
     ]
     if not fragments:
-        return fragment_registers(kernel.body)
+        roles = [node.body for node in statements_in(kernel.body) if isinstance(node, Role)]
+        return max(map(fragment_registers, roles or [kernel.body]))
     return sum(-(-(buffer.storage.size or 0) // (4 * threads)) for buffer in fragments)

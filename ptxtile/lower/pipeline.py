@@ -16,6 +16,7 @@ from ptxtile.lower import (
     choose_shared_layouts,
     complete_launch,
     contract_fma,
+    count_loops,
     elect_effects,
     elect_stores,
     expand_copies,
@@ -64,6 +65,7 @@ class Pass:
 PASSES: tuple[Pass, ...] = (
     Pass("check_control_flow", "legalize", check_control_flow.run),
     Pass("check_registers", "legalize", check_registers.run),
+    Pass("count_loops", "legalize", count_loops.run),
     Pass("simplify_tiles", "legalize", simplify.run),
     Pass("select_paths", "select paths", select_paths.run),
     Pass("select_gemm_paths", "select paths", select_gemm_paths.run),
@@ -102,6 +104,7 @@ PASSES: tuple[Pass, ...] = (
 )
 
 ORDER: tuple[tuple[str, str, str], ...] = (
+    ("count_loops", "select_paths", "TMA stores to positions that are known not to be negative"),
     ("select_paths", "schedule_pipelines", "which copies run ahead depends on how they are carried out"),
     ("schedule_pipelines", "specialize_warps", "loops whose order is given need no plan"),
     ("select_paths", "specialize_warps", "only copies on the TMA path can move to a producer"),

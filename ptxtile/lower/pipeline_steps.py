@@ -193,7 +193,7 @@ class Steps:
         for unit in self.units:
             stage = unit.stage if isinstance(unit, Scheduled) else unit.loads[0].stage
             result += self._issued(unit, step, stage) if stage in step.begun else []
-            if isinstance(unit, Group) and unit.engine == "cp.async" and not step.drains:
+            if isinstance(unit, Group) and unit.engine == "cp.async" and (stage in step.begun or not step.drains):
                 # an empty group counts too, so that as many are under way in the first steps as later
                 result.append(CpAsyncCommitGroup(location=self.loop.location))
         return result

@@ -16,8 +16,8 @@ from ptxtile.ir.buffers import Buffer, Scope, Storage
 from ptxtile.ir.gpu_ops import TmaLoad, TmaStore
 from ptxtile.ir.layouts import SharedLayout
 from ptxtile.ir.program import Kernel, Program, Why
-from ptxtile.ir.rewrite import Rewriter, buffers_of, walk
-from ptxtile.ir.statements import Allocate
+from ptxtile.ir.rewrite import Rewriter, buffers_of, statements_in, walk
+from ptxtile.ir.statements import Allocate, Specialized
 from ptxtile.lower.lifetimes import Lifetime, Lifetimes
 from ptxtile.lower.occupancy import resident_blocks
 from ptxtile.lower.options import Options
@@ -56,11 +56,7 @@ def run(program: Program, target: Target, options: Options) -> Program:
         lifetimes = Lifetimes(program, kernel)
         notes, total = _place_all(kernel, items, barriers, lifetimes.of(stores_linger=False))
         if lifetimes.depend_on_stores:
-            apart, more = _place_all(kernel, items, barriers, lifetimes.of(stores_linger=True))
-            if more <= total or _costs_nothing(kernel, total, more, target):
-                notes, total = apart, more
-            else:
-                notes, total = _place_all(kernel, items, barriers, lifetimes.of(stores_linger=False))
+            notes, total = _place_with_stores(kernel, items, barriers, lifetimes, total, target)
         if total > target.max_shared_bytes:
             raise _too_large(kernel, [*items, *barriers], total, target)
         records += notes
@@ -69,6 +65,19 @@ def run(program: Program, target: Target, options: Options) -> Program:
         body = _Placement(placed, unused).visit(kernel.body) if placed else kernel.body
         kernels.append(replace(kernel, body=body, shared_bytes=total))
     return replace(program, kernels=tuple(kernels)).with_why(*records)
+
+
+def _place_with_stores(
+    kernel: Kernel, items: list[_Item], barriers: list[_Item], lifetimes: Lifetimes, least: int, target: Target
+) -> tuple[list[Why], int]:
+    """Leaves memory to TMA stores: best all of it from the start (of roles, which are known to fill a multiprocessor),
+    else until they are done, else none. ``least``: the bytes in the last case."""
+    has_roles = any(isinstance(node, Specialized) for node in statements_in(kernel.body))
+    for apart in (True, False) if has_roles else (False,):
+        notes, total = _place_all(kernel, items, barriers, lifetimes.of(stores_linger=True, apart=apart))
+        if total <= least or _costs_nothing(kernel, least, total, target):
+            return notes, total
+    return _place_all(kernel, items, barriers, lifetimes.of(stores_linger=False))
 
 
 def _costs_nothing(kernel: Kernel, total: int, more: int, target: Target) -> bool:

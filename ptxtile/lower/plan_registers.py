@@ -7,7 +7,7 @@ registers within what the launch got, which is the same number for each thread; 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from ptxtile.ir.buffers import Buffer, Scope
@@ -18,6 +18,7 @@ from ptxtile.ir.statements import Allocate, For, If, LoopKind, Role, Seq, Specia
 from ptxtile.ir.tensor_core_ops import Wgmma
 from ptxtile.lower.gemm_geometry import BESIDE_ACCUMULATOR, accumulator_registers
 from ptxtile.lower.options import Options
+from ptxtile.records import record
 from ptxtile.target import Target
 
 WARPGROUP = 128
@@ -32,7 +33,7 @@ BESIDE_FRAGMENTS = 60
 GEMM kernels, whatever their tile."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class RegisterPlan:
     """Registers for each thread: at launch, of the producer, of the consumers."""
 

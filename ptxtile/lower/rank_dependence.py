@@ -50,9 +50,7 @@ class _Walk(ScopedRewriter):
     """One walk through the kernel, in program order. ``dependent``: names of variables and private storages that are
     known to depend on the rank; the walk adds to it, and to ``left_early``, loops that not all CTAs leave together."""
 
-    def __init__(
-        self, program: Program, kernel: Kernel, axis: int, dependent: set[str], left_early: set[int]
-    ) -> None:
+    def __init__(self, program: Program, kernel: Kernel, axis: int, dependent: set[str], left_early: set[int]) -> None:
         super().__init__(analyzer_for(program, kernel), kernel.thread)
         block, size = kernel.block_vars[axis], kernel.cluster[axis]
         cluster, self.rank = Var(f"{block.name}_cluster", int32), Var(f"{block.name}_rank", int32)

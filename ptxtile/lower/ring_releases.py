@@ -1,9 +1,10 @@
 """How consumers tell the producer that they are done with a group's tiles: which threads arrive on the free mbarrier.
 
 Fewest arrivals that are right for the way the tiles are read. ``wgmma.wait_group`` completes the reads of the whole
-warpgroup, so one of its threads may speak for it. Where threads read tiles by themselves (ld.shared, ldmatrix), one
-thread of each warp arrives after ``bar.warp.sync``. Where they write to them, each thread arrives itself, for the proxy
-fence that its writes need is its own.
+warpgroup, so one of its threads may speak for it. Where threads read tiles by themselves (ld.shared, ldmatrix), each
+executes a proxy fence, since the next load is the async proxy's: without it an H200 lets the arrival, and then the
+load, overtake an ldmatrix that was issued before. One thread of each warp arrives after ``bar.warp.sync``; where
+threads write to the tiles, each arrives itself.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from ptxtile.errors import Location
 from ptxtile.ir.buffers import Buffer
 from ptxtile.ir.cluster_ops import MbarrierArriveRemote
 from ptxtile.ir.expressions import Expr, Load, Var, logical_and
-from ptxtile.ir.gpu_ops import MbarrierArrive, MbarrierWait
+from ptxtile.ir.gpu_ops import FenceProxyAsync, MbarrierArrive, MbarrierWait
 from ptxtile.ir.rewrite import buffers_of, walk
 from ptxtile.ir.statements import Allocate, If, Statement, View
 from ptxtile.ir.tile_ops import Copy, CopyPath, Gemm, GemmPath, Region
@@ -44,7 +45,7 @@ class Release:
         """What all consumer threads run to release the stage of mbarrier ``index``. ``condition``: only where it holds;
         the same in all threads."""
         arrive: Statement = MbarrierArrive(free, index, location=location)
-        before: list[Statement] = []
+        before: list[Statement] = [] if self.unit == WARPGROUP else [FenceProxyAsync(location=location)]
         if self.unit != THREAD:
             lane = self.thread % self.unit
             elected = lane.eq(0)
@@ -52,7 +53,7 @@ class Release:
                 elected = lane.lt(self.multicast.count)
                 arrive = MbarrierArriveRemote(free, index, self.multicast.receiver(lane), location=location)
             condition = elected if condition is None else logical_and(condition, elected)
-            before = [SyncWarp(location=location)] if self.unit == WARP else []
+            before += [SyncWarp(location=location)] if self.unit == WARP else []
         return [*before, arrive if condition is None else If(condition, arrive, location=location)]
 
 

@@ -29,8 +29,9 @@ from ptxtile.lower.vector_access import MemoryAccess, VectorWidths
 from ptxtile.target import Feature, Target
 
 WARP = 32
+ELEMENT_BITS = 16
 ROW_ELEMENTS = 8
-"""Elements of 16 bits in the 16 bytes of a matrix's row."""
+"""In the 16 bytes of a matrix's row."""
 
 
 def run(program: Program, target: Target, options: Options) -> Program:
@@ -71,12 +72,14 @@ class _Chooser(ScopedRewriter):
 
     def _choose(self, loop: ParallelFor) -> ParallelFor:
         store = loop.body
-        if not isinstance(store, Store) or store.buffer.scope is not Scope.SHARED or store.buffer.dtype.bits != 16:
+        if not isinstance(store, Store) or store.buffer.scope is not Scope.SHARED:
             return loop
         form = matrix_form(layout_of(loop))
         if form is None:
             return loop
-        arrangement, refusal = self._arrangement(loop, store, form)
+        arrangement, refusal = "", f"stmatrix stores elements of 16 bits, not {store.buffer.dtype}"
+        if store.buffer.dtype.bits == ELEMENT_BITS:
+            arrangement, refusal = self._arrangement(loop, store, form)
         decision = f"stmatrix, {arrangement}" if arrangement else "vector stores"
         reason = refusal or f"the loop has the layout of an accumulator; {form.count} matrices at once"
         self.why.append(Why("select_matrix_stores", store.buffer.name, decision, reason, loop.location))

@@ -16,8 +16,9 @@ from ptxtile.errors import Location, LoweringError
 from ptxtile.ir.buffers import Scope, allocate
 from ptxtile.ir.expressions import as_expr
 from ptxtile.ir.program import Kernel, Program, Why
+from ptxtile.ir.rewrite import walk
 from ptxtile.ir.statements import Allocate, Role, Seq, Statement
-from ptxtile.ir.tile_ops import Copy, CopyPath, Region, TmaCopy
+from ptxtile.ir.tile_ops import Copy, CopyPath, Gemm, Region, TmaCopy
 from ptxtile.lower.options import Options
 from ptxtile.lower.scopes import ScopedRewriter, analyzer_for
 from ptxtile.lower.tma_rules import TmaRules
@@ -43,6 +44,7 @@ class _PathChooser(ScopedRewriter):
         self.kernel = kernel
         self.why: list[Why] = []
         self.staged = 0
+        self.accumulators = {n.accumulator.buffer.name for n in walk(kernel.body) if isinstance(n, Gemm)}
         self.in_role = False
 
     def visit(self, node: Any) -> Any:
@@ -112,6 +114,9 @@ class _PathChooser(ScopedRewriter):
         Direct stores of 16 bytes a thread measure as fast as the staged form for one-shot kernels and need no shared
         memory.
         """
+        if copy.source.buffer.name in self.accumulators:
+            self._record(copy.location, copy, CopyPath.VECTOR, "an accumulator: stage_epilogues decides how it leaves")
+            return replace(copy, path=CopyPath.VECTOR)
         if self.options.specialize_warps is not True or self.in_role:
             self._record(copy.location, copy, CopyPath.VECTOR, "registers are stored directly with vector accesses")
             return replace(copy, path=CopyPath.VECTOR)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from math import gcd
+from itertools import product
+from math import gcd, prod
 
 from ptxtile.ir.analysis import Analyzer
 from ptxtile.ir.buffers import Buffer
 from ptxtile.ir.expressions import as_expr, constant_value
-from ptxtile.ir.layouts import TMA_SWIZZLES, Layout, SharedLayout
+from ptxtile.ir.layouts import TMA_SWIZZLES, Layout, SharedLayout, Swizzle, row_major
 from ptxtile.ir.tile_ops import Region
 
 MAXIMUM_BOX = 256
@@ -98,3 +99,20 @@ def _dimensions(layout: SharedLayout) -> list[Layout]:
     """What each dimension adds to the offset, in its simplest form."""
     parts = zip(layout.layout.shape, layout.layout.stride, strict=True)
     return [Layout((shape,), (stride,)).coalesced() for shape, stride in parts]
+
+
+def row_swizzles(buffer: Buffer) -> list[SharedLayout]:
+    """Row-major arrangements whose rows, of a power of two of bytes, exchange pieces of 16 or 32 bytes: for tiles that
+    neither TMA nor wgmma touches, and that are read otherwise than eight rows of 16 bytes at a time."""
+    size, last = buffer.dtype.itemsize, buffer.static_shape[-1]
+    row = last * size
+    if row & (row - 1):
+        return []
+    matrix = prod(buffer.static_shape[-2:]) * size
+    found = []
+    for base, bits, apart in product((4, 5), (2, 3, 1), (0, 1, 2)):
+        shift = row.bit_length() - 1 + apart - base
+        pattern = 1 << (base + bits + shift)
+        if shift >= bits and matrix % (pattern if buffer.rank > 2 else 1 << (base + bits)) == 0:
+            found.append(SharedLayout(row_major(buffer.static_shape), Swizzle(bits, base, shift), size))
+    return found

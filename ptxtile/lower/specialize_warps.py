@@ -24,33 +24,27 @@ from ptxtile.ir.program import Kernel, Program, Why
 from ptxtile.ir.rewrite import buffers_of, map_children, replace_buffers, walk
 from ptxtile.ir.statements import (
     Allocate,
-    Break,
-    Continue,
     For,
     If,
-    LoopKind,
     Role,
     Seq,
     Specialized,
     Statement,
-    View,
-    While,
     seq,
 )
 from ptxtile.ir.tile_ops import Copy, CopyPath, Gemm, GemmPath, KeepRegisters, TmaCopy
 from ptxtile.lower.async_copy_candidates import loads_by_hand
 from ptxtile.lower.cluster_multicast import needs_cluster, plan_multicast
 from ptxtile.lower.cluster_place import Multicast
+from ptxtile.lower.handshakes import Handshake, find_handshakes, stages_of
 from ptxtile.lower.options import Options
-from ptxtile.lower.plan_registers import plan_registers
 from ptxtile.lower.overlap_gemms import RingUse, overlap_gemms
+from ptxtile.lower.plan_registers import plan_registers
 from ptxtile.lower.producer_slice import SliceRefused, producer_slice
-from ptxtile.lower.ring_releases import Release, arrival_unit
 from ptxtile.lower.rings import InStage, Ring, make_ring, versioned
 from ptxtile.lower.tma_groups import (
     GroupedLoads,
     LoadGroup,
-    Phase,
     barrier_buffer,
     barrier_prologue,
     issue,
@@ -138,27 +132,6 @@ def _feeds_tensor_cores(kernel: Kernel) -> bool:
     return False
 
 
-def stages_of(loop: For) -> int:
-    """``num_stages`` of a T.Pipelined loop; 1 for any other."""
-    stages = loop.option("num_stages") if loop.kind is LoopKind.PIPELINED else None
-    return stages if isinstance(stages, int) and stages > 1 else 1
-
-
-@record
-class _Handshake:
-    """How the producer learns that a group's buffers may be filled again.
-
-    ``credit``: the first round needs no permission and the consumers release right after their last use in the loop
-    body. Otherwise the consumers grant each round just before they wait for it. ``release``: who arrives.
-    ``stages``: versions of the group's tiles.
-    """
-
-    free: Phase
-    credit: bool
-    release: Release
-    stages: int = 1
-
-
 @record
 class _Barriers:
     """The mbarriers of a kernel: ``first[n]`` is the first of group n in both buffers, which has one for each stage."""
@@ -172,7 +145,7 @@ def _specialize(program: Program, kernel: Kernel, target: Target) -> tuple[Kerne
     kernel, multicasts, why = plan_multicast(program, kernel, target)
     _, groups = replace_groups(kernel.body, lambda group: [])
     consumers = kernel.threads
-    handshakes = _handshakes(kernel, groups, multicasts)
+    handshakes = find_handshakes(kernel, groups, multicasts)
     stages = [handshakes[group.number].stages if group.number in handshakes else 1 for group in groups]
     barriers = _Barriers(
         barrier_buffer(f"{kernel.name}_full", sum(stages)),
@@ -237,7 +210,7 @@ def _producer(
     program: Program,
     kernel: Kernel,
     barriers: _Barriers,
-    handshakes: dict[int, _Handshake],
+    handshakes: dict[int, Handshake],
     multicasts: dict[int, Multicast],
 ) -> Statement:
     declarations: list[Statement] = []
@@ -273,7 +246,7 @@ def _producer(
     return If(elected, InStage(tiles).visit(seq(*declarations, body)), location=kernel.location)
 
 
-def _consumers(kernel: Kernel, barriers: _Barriers, handshakes: dict[int, _Handshake]) -> Statement:
+def _consumers(kernel: Kernel, barriers: _Barriers, handshakes: dict[int, Handshake]) -> Statement:
     declarations: list[Statement] = []
     releases: list[tuple[LoadGroup, Statement, list[Statement]]] = []
     rings: dict[int, Ring] = {}
@@ -293,8 +266,8 @@ def _consumers(kernel: Kernel, barriers: _Barriers, handshakes: dict[int, _Hands
         phase = make_phase(f"{kernel.name}_full_phase_{group.number}", group.in_loop)
         declarations.extend(phase.declaration())
         waiting = MbarrierWait(barriers.full, constant(first), phase.value, group.buffers, location=group.location)
-        release = [] if handshake is None else handshake.release.statements(
-            barriers.free, constant(first), group.location
+        release = (
+            [] if handshake is None else handshake.release.statements(barriers.free, constant(first), group.location)
         )
         if handshake is not None and handshake.credit:
             releases.append((group, waiting, release))
@@ -321,79 +294,6 @@ def _storages(node: Any) -> set[str]:
         if not isinstance(inner, MbarrierWait):
             found.update(buffer.storage.name for buffer in buffers_of(inner))
     return found
-
-
-def _handshakes(
-    kernel: Kernel, groups: list[LoadGroup], multicasts: dict[int, Multicast]
-) -> dict[int, _Handshake]:
-    """The groups whose buffers are touched before (in program order or around a loop) they are loaded.
-
-    A group directly in a loop body whose buffers nobody else touches gives credit; any other shape asks for a grant.
-    """
-    result: dict[int, _Handshake] = {}
-    for group in groups:
-        names = {buffer.storage.name for buffer in group.buffers}
-        alone = not any(
-            names & {b.storage.name for b in other.buffers} for other in groups if other.number != group.number
-        )
-        credit = alone and _used_only_in_own_loop(kernel.body, group, names)
-        if not group.in_loop and alone and not _touched_before(kernel.body, group, names):
-            continue
-        name = f"{kernel.name}_free_phase_{group.number}"
-        stages = _stages_around(kernel.body, group) if credit else 1
-        release = Release(kernel.thread, arrival_unit(kernel.body, names), multicasts.get(group.number))
-        phase = make_phase(name, group.in_loop, start=1 if credit else 0)
-        result[group.number] = _Handshake(phase, credit, release, stages)
-    return result
-
-
-def _stages_around(body: Statement, group: LoadGroup) -> int:
-    """Stages of the pipelined loop that the group stands in; 1 when its tiles have other views, which have no
-    versions."""
-    names = {buffer.storage.name for buffer in group.buffers}
-    if any(isinstance(node, View) and node.buffer.storage.name in names for node in walk(body)):
-        return 1
-    loops = [node for node in walk(body) if isinstance(node, For) and any(n is group.copies[0] for n in walk(node))]
-    return stages_of(loops[-1]) if loops else 1
-
-
-def _touched_before(body: Statement, group: LoadGroup, names: set[str]) -> bool:
-    """Whether anything that comes before the group in program order touches its storages."""
-    for node in walk(body):
-        if node is group.copies[0]:
-            return False
-        if node in group.copies:
-            continue
-        if any(buffer.storage.name in names for buffer in buffers_of(node)) and not _is_allocation(node):
-            return True
-    return False
-
-
-def _is_allocation(node: Any) -> bool:
-    return isinstance(node, (Allocate, View))
-
-
-def _used_only_in_own_loop(body: Statement, group: LoadGroup, names: set[str]) -> bool:
-    """The group stands directly in the Seq of a loop body, and its storages are used only after it in that Seq."""
-    for node in walk(body):
-        if not isinstance(node, (For, While)) or not isinstance(node.body, Seq):
-            continue
-        statements = node.body.statements
-        if not any(statement is group.copies[0] for statement in statements):
-            continue
-        inside = sum(1 for _ in _uses(node, names))
-        first = next(k for k, statement in enumerate(statements) if statement is group.copies[0])
-        after = sum(1 for statement in statements[first:] for _ in _uses(statement, names))
-        total = sum(1 for _ in _uses(body, names))
-        leaves_early = any(isinstance(inner, (Break, Continue)) for inner in walk(node.body))
-        return inside == after == total and not leaves_early
-    return False
-
-
-def _uses(node: Any, names: set[str]) -> Any:
-    for inner in walk(node):
-        if not _is_allocation(inner) and any(buffer.storage.name in names for buffer in buffers_of(inner)):
-            yield inner
 
 
 def _release_after_last_use(

@@ -12,18 +12,28 @@ tile. Measured on an H200 (bf16, 128×256×64, persistent) that is worth 4 % at 
 
 from __future__ import annotations
 
+from bisect import bisect
 from dataclasses import replace
 from typing import Any
 
 from ptxtile.ir.buffers import Buffer, Scope, allocate
-from ptxtile.ir.expressions import Expr, Var, as_expr, cast, constant, constant_value, load
+from ptxtile.ir.expressions import Expr, constant_value
+from ptxtile.ir.gpu_ops import MbarrierWait
 from ptxtile.ir.names import NameSupply
 from ptxtile.ir.program import Kernel, Program, Why
-from ptxtile.ir.rewrite import buffers_of, children
-from ptxtile.ir.statements import Allocate, For, ParallelFor, Role, Statement, Store, View, While, seq
-from ptxtile.ir.tile_ops import Copy, CopyPath, Region
-from ptxtile.ir.types import int32
-from ptxtile.lower.epilogue_chunks import ALIGNMENT, Chunks, Ownership, accumulators, choose_chunks
+from ptxtile.ir.rewrite import buffers_of, children, statements_in
+from ptxtile.ir.statements import Allocate, For, Role, Statement, View, While, seq
+from ptxtile.ir.tile_ops import Copy, CopyPath, TmaCopy
+from ptxtile.lower.epilogue_chunks import (
+    ALIGNMENT,
+    WARP,
+    Chunks,
+    Ownership,
+    accumulators,
+    choose_chunks,
+    owner_of_tile,
+)
+from ptxtile.lower.epilogue_stores import by_warpgroups, store_own_part, to_global, to_staging
 from ptxtile.lower.occupancy import resident_blocks
 from ptxtile.lower.options import Options
 from ptxtile.lower.scopes import ScopedRewriter, analyzer_for
@@ -55,9 +65,10 @@ class _Stager(ScopedRewriter):
         names: NameSupply,
     ) -> None:  # fmt: skip
         super().__init__(analyzer_for(program, kernel), kernel.thread)
+        self.kernel, self.owners, self.names = kernel, owners, names
         self.rules = TmaRules(program, kernel, self.analyzer, target, options)
-        self.owners, self.names = owners, names
-        self.room = _Room(kernel, target, sum(self._is_epilogue(node) for node in _statements(kernel.body)))
+        self.room = _Room(kernel, target, sum(self._is_epilogue(node) for node in statements_in(kernel.body)))
+        self.first_thread = 0
         self.why: list[Why] = []
 
     def _is_epilogue(self, node: Any) -> bool:
@@ -69,7 +80,21 @@ class _Stager(ScopedRewriter):
         )
 
     def visit(self, node: Any) -> Any:
-        return self._stage(node) if self._is_epilogue(node) else super().visit(node)
+        if isinstance(node, Role):
+            outer, self.first_thread = self.first_thread, node.first_thread
+            node = super().visit(node)
+            self.first_thread = outer
+            return node
+        if self._is_epilogue(node):
+            return self._stage(node)
+        if isinstance(node, Copy) and node.path is CopyPath.TMA_STORE and not node.operator:
+            return self._staged_by_user(node)
+        return super().visit(node)
+
+    @property
+    def _thread(self) -> Expr:
+        """Counted from the first thread of the role."""
+        return self.kernel.thread - self.first_thread if self.first_thread else self.kernel.thread
 
     def _stage(self, copy: Copy) -> Statement:
         chunks, refusal = self._chunks(copy)
@@ -77,12 +102,12 @@ class _Stager(ScopedRewriter):
             self._record(copy, CopyPath.VECTOR.value, f"direct stores: {refusal}")
             return copy
         staging = self._staging(copy, chunks)
-        through = " and ".join(buffer.name for buffer in staging)
-        size = "x".join(map(str, chunks.shape))
-        self._record(copy, CopyPath.TMA_STORE.value, f"{chunks.count} chunks of {size} elements through {through}")
+        self._record(copy, CopyPath.TMA_STORE.value, _described(chunks, staging))
         statements: list[Statement] = [Allocate(buffer, location=copy.location) for buffer in staging]
         for number, (row, column) in enumerate(chunks.origins()):
-            statements += _through(copy, chunks, staging[number % chunks.buffers], row, column, self.names)
+            tile = staging[number % chunks.buffers]
+            statements.append(to_staging(copy, chunks, tile, row, column, self.names))
+            statements += to_global(copy, chunks, tile, row, column, self._thread)
         return seq(*statements)
 
     def _record(self, copy: Copy, path: str, reason: str) -> None:
@@ -105,11 +130,19 @@ class _Stager(ScopedRewriter):
         chunks = choose_chunks(owner, dtype.itemsize, room)
         if chunks is None:
             return None, f"no staging tile fits into the {room} bytes of shared memory that are left"
-        (tile,) = self._staging(copy, replace(chunks, buffers=1))
-        _, to_global, *_ = _through(copy, chunks, tile, 0, 0, self.names)
-        assert isinstance(to_global, Copy)
-        refusal = self.rules.refusal(to_global, to_global.destination, to_global.source)
+        refusal = self._refusal(copy, chunks)
         return (None, refusal) if refusal else (chunks, "")
+
+    def _refusal(self, copy: Copy, chunks: Chunks) -> str:
+        """Why TMA cannot store the parts; empty if it can."""
+        as_one_group = replace(chunks, owner=replace(chunks.owner, threads=WARP))
+        (tile,) = self._staging(copy, replace(chunks, buffers=1))
+        for part in to_global(copy, as_one_group, tile, 0, 0, self._thread):
+            assert isinstance(part, Copy)
+            refusal = self.rules.refusal(part, part.destination, part.source)
+            if refusal:
+                return refusal
+        return ""
 
     def _staging(self, copy: Copy, chunks: Chunks) -> list[Buffer]:
         shape = chunks.shape if chunks.shape[0] > 1 else chunks.shape[1:]
@@ -119,42 +152,23 @@ class _Stager(ScopedRewriter):
             for _ in range(chunks.buffers)
         ]
 
-
-def _through(
-    copy: Copy, chunks: Chunks, staging: Buffer, row: int, column: int, names: NameSupply
-) -> list[Statement]:
-    """The chunk from ``row`` and ``column`` on: registers to ``staging``, and from there to global memory, one copy for
-    each group of threads side by side."""
-    groups, rows, columns = chunks.shape
-    if groups == 1:
-        whole = Region(staging, (constant(0), constant(0)), (rows, columns))
-        part = Region(copy.source.buffer, (constant(row), constant(column)), (rows, columns))
-        to_staging: Statement = replace(copy, source=part, destination=whole)
-        return [to_staging, _store(copy, whole, row, column)]
-    apart = chunks.owner.columns
-    i, g, j = (Var(names.fresh(base), int32) for base in ("i", "g", "j"))
-    value = load(copy.source.buffer, (_moved(i, row), g * apart + _moved(j, column)))
-    body = Store(staging, (g, i, j), cast(value, staging.dtype), location=copy.location)
-    statements: list[Statement] = [ParallelFor((i, g, j), (rows, groups, columns), body, location=copy.location)]
-    for group in range(groups):
-        part = Region(staging, (constant(group), constant(0), constant(0)), (1, rows, columns))
-        statements.append(_store(copy, part, row, group * apart + column))
-    return statements
+    def _staged_by_user(self, copy: Copy) -> Statement:
+        """A store of the user's own tile, by the warpgroups whose parts of an accumulator it holds."""
+        tile = copy.source.buffer
+        owner = owner_of_tile(self.kernel, tile, self.owners)
+        if owner is None or not by_warpgroups(owner) or owner.side_by_side > 1:
+            return copy
+        if copy.source.extents != tile.shape or copy.destination.dense_extents != (owner.m, owner.n):
+            return copy
+        self._record(copy, CopyPath.TMA_STORE.value, "each warpgroup stores the rows that it wrote")
+        return store_own_part(copy, owner, tile, owner.m, owner.n, 0, 0, self._thread)
 
 
-def _store(copy: Copy, staged: Region, row: int, column: int) -> Copy:
-    """The TMA store of ``staged`` to the part of the copy's destination that starts at ``row`` and ``column``."""
-    destination = copy.destination
-    sides = [position for position, extent in enumerate(destination.extents) if extent != 1]
-    starts, extents = list(destination.starts), list(destination.extents)
-    for side, offset, extent in zip(sides, (row, column), staged.extents[-2:], strict=True):
-        starts[side], extents[side] = _moved(as_expr(starts[side]), offset), extent
-    part = Region(destination.buffer, tuple(starts), tuple(extents))
-    return replace(copy, source=staged, destination=part, path=CopyPath.TMA_STORE)
-
-
-def _moved(start: Expr, by: int) -> Expr:
-    return start + by if by else start
+def _described(chunks: Chunks, staging: list[Buffer]) -> str:
+    through = " and ".join(buffer.name for buffer in staging)
+    size = "x".join(map(str, chunks.shape[1:]))
+    each = f" for each of {chunks.shape[0]} groups side by side" if chunks.shape[0] > 1 else ""
+    return f"{chunks.count} chunk{'s' if chunks.count > 1 else ''} of {size}{each} through {through}"
 
 
 # --- how much memory is left -----------------------------------------------------------------------------------------
@@ -163,12 +177,14 @@ def _moved(start: Expr, by: int) -> Expr:
 @record
 class _Use:
     """A statement that touches the storage ``name``: its place in program order, the outermost loop and the role around
-    it."""
+    it. ``waits``, ``loads``: it only waits for the storage, or issues a TMA load into it."""
 
     name: str
     position: int
     loop: int | None
     role: str | None
+    waits: bool = False
+    loads: bool = False
 
 
 class _Room:
@@ -178,7 +194,7 @@ class _Room:
         self._kernel, self._target, self._epilogues = kernel, target, max(epilogues, 1)
         self._sizes = {
             node.buffer.storage.name: -(-(node.buffer.storage.size or 0) // ALIGNMENT) * ALIGNMENT
-            for node in _statements(kernel.body)
+            for node in statements_in(kernel.body)
             if isinstance(node, Allocate) and node.buffer.scope in (Scope.SHARED, Scope.BARRIER)
         }
         self._uses: list[_Use] = []
@@ -189,12 +205,9 @@ class _Room:
         here = _Use("", len(self._places), loop, role)
         self._places[id(node)] = here
         if not isinstance(node, (Allocate, View)):
-            self._uses += [
-                replace(here, name=buffer.storage.name)
-                for inner in _own_parts(node)
-                for buffer in buffers_of(inner)
-                if buffer.storage.name in self._sizes
-            ]
+            here = replace(here, waits=isinstance(node, MbarrierWait), loads=isinstance(node, TmaCopy))
+            names = {buffer.storage.name for inner in _own_parts(node) for buffer in buffers_of(inner)}
+            self._uses += [replace(here, name=name) for name in sorted(names & set(self._sizes))]
         if loop is None and isinstance(node, (For, While)):
             loop = here.position
         for child in children(node):
@@ -206,20 +219,32 @@ class _Room:
         it. As much as leaves the number of resident blocks, if that is anything."""
         here = self._places[id(copy)]
         live = sum(size for name, size in self._sizes.items() if self._matters(name, here))
-        left = self._target.max_shared_bytes - live
         before = min(sum(self._sizes.values()), self._target.max_shared_bytes)
         blocks = resident_blocks(self._kernel, before, self._target)
-        sharing = left // self._epilogues
-        while sharing > ALIGNMENT and resident_blocks(self._kernel, max(before, live + sharing), self._target) < blocks:
-            sharing -= ALIGNMENT
-        return sharing
+
+        def fits(units: int) -> bool:
+            total = max(before, live + units * ALIGNMENT)
+            return resident_blocks(self._kernel, total, self._target) >= blocks
+
+        most = max(self._target.max_shared_bytes - live, 0) // self._epilogues // ALIGNMENT
+        return bisect(range(1, most + 1), False, key=lambda units: not fits(units)) * ALIGNMENT
 
     def _matters(self, name: str, here: _Use) -> bool:
-        """Whether the storage is used by another role, after ``here``, or around the loop that ``here`` stands in."""
+        """Whether the storage is used by another role, after ``here``, or in the loop that ``here`` stands in. Of all
+        others ``place_shared_memory`` sees that their contents do not matter any more."""
         uses = [use for use in self._uses if use.name == name]
-        if any(use.role != here.role or use.position > here.position for use in uses):
+        own = [use for use in uses if use.role == here.role]
+        if len(own) < len(uses) and not self._is_loaded_for(own, [use for use in uses if use.role != here.role]):
             return True
-        return here.loop is not None and len({use.loop == here.loop for use in uses}) == 2
+        return any(use.position > here.position or (here.loop is not None and use.loop == here.loop) for use in own)
+
+    def _is_loaded_for(self, own: list[_Use], others: list[_Use]) -> bool:
+        """Whether the uses ``others`` are a producer's loads for the consumer with the uses ``own``, in roles that the
+        compiler made: from the consumer's last wait on the tile is its own."""
+        made = {node.name for node in statements_in(self._kernel.body) if isinstance(node, Role) and node.registers}
+        if made != {"consumer", "producer"} or not own or own[0].role != "consumer":
+            return False
+        return own[0].waits and all(use.role == "producer" and (use.waits or use.loads) for use in others)
 
 
 def _own_parts(node: Statement) -> list[Any]:
@@ -227,11 +252,4 @@ def _own_parts(node: Statement) -> list[Any]:
     found: list[Any] = [node]
     for part in found:
         found.extend(child for child in children(part) if not isinstance(child, Statement))
-    return found
-
-
-def _statements(node: Statement) -> list[Statement]:
-    found = [node]
-    for part in found:
-        found.extend(child for child in children(part) if isinstance(child, Statement))
     return found

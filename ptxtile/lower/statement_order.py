@@ -18,7 +18,7 @@ from ptxtile.ir.effects import private_results
 from ptxtile.ir.expressions import Load, constant_value
 from ptxtile.ir.gpu_ops import GpuOp
 from ptxtile.ir.rewrite import buffers_of, free_variables, walk
-from ptxtile.ir.statements import Break, Continue, For, Let, ParallelFor, Statement, Store
+from ptxtile.ir.statements import For, Let, ParallelFor, Statement, Store
 from ptxtile.ir.tile_ops import Copy, Fill, Gemm, Region
 from ptxtile.lower.stage_fragments import overwrites
 
@@ -110,16 +110,15 @@ def _check_length(loop: For, statements: list[Statement], given: int) -> None:
 
 
 def _check_body(loop: For, statements: list[Statement]) -> None:
+    """The frontend has refused what leaves an iteration early."""
     for node in (inner for statement in statements for inner in walk(statement)):
-        leaves = isinstance(node, (Break, Continue))
-        waits = isinstance(node, GpuOp) and not isinstance(node, (Atomic, AtomicLoad, AtomicStore))
-        if leaves or waits:
-            what = "leaves an iteration early" if leaves else f"synchronizes by hand ({type(node).__name__})"
+        if isinstance(node, GpuOp) and not isinstance(node, (Atomic, AtomicLoad, AtomicStore)):
             raise LoweringError(
-                f"a loop with order and stage {what}",
+                "a loop with order and stage synchronizes by hand",
                 location=node.location or loop.location,
-                expected="copies, gemms, parallel loops and other statements that each iteration runs to the end",
-                got=type(node).__name__.lower() if leaves else type(node).__name__,
+                expected="copies, gemms, parallel loops and other statements that wait for nothing",
+                got=type(node).__name__,
+                hint="the compiler puts the barriers where they are needed",
             )
 
 

@@ -30,6 +30,7 @@ class Facts:
         self.units: dict[Path, bool] = {}
         self.uniform: dict[Path, bool] = {}
         self.masks: dict[Path, tuple[int, bool]] = {}
+        self.inert: dict[Path, bool] = {}  # whether a loop orders nothing that was done before it
         self.checked: dict[Path, int] = {}  # so many accesses of roles were compared with each other
         self.contexts: dict[Path, Context] = {}  # inside a branch of a condition, or behind a Let
         self.loops: dict[Path, tuple[Context, int | None]] = {}  # inside a loop, and its trip count

@@ -8,6 +8,7 @@ addresses where there may be something to order.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator
 from typing import Any
 
 from ptxtile.ir.access import Access, Context, expression_accesses, operation_accesses
@@ -25,12 +26,13 @@ _MEMORY = (Scope.GLOBAL, Scope.SHARED, Scope.BARRIER)
 
 @record
 class _Place:
-    """Positions of a statement and of the last one inside it, the loops around it, and its role (a number)."""
+    """Positions of a statement and of the last one inside it, the loops around it, and its role: the position of the
+    Specialized and the role's first thread."""
 
     first: int
     last: int
     loops: frozenset[int]
-    role: int | None
+    role: tuple[int, int] | None
 
 
 @record
@@ -72,6 +74,9 @@ class Reach:
         self._positions: dict[Access, float] = {}
         self._asks: dict[Access, bool] = {}
         self._matters: dict[Access, bool] = {}
+        self._own: dict[tuple[str, bool, int], bool] = {}
+        self._inside: dict[tuple[Path, str, bool], bool] = {}
+        self._roles: set[tuple[int, int]] = set()
         self._count = 0
         self._visit(kernel.body, (), frozenset(), None)
 
@@ -95,7 +100,7 @@ class Reach:
     def _is_kept(self, access: Access) -> bool:
         """What a TMA store reads is waited for at the end; what other roles get is ordered before an arrival."""
         reads_for_store = access.asynchronous and not access.is_write and access.storage.scope is Scope.SHARED
-        return reads_for_store or access.storage.name in self._released
+        return reads_for_store or self.is_released(access)
 
     def evidence(self, place: Path, pending: Pending, later: Access | None) -> Evidence:
         """Why there is a barrier before the statement at ``place`` (or at the end of what ``place`` is the end of)."""
@@ -112,6 +117,29 @@ class Reach:
             for touch in self._touches[access.memory]
         )
 
+    def meets_own_role(self, access: Access) -> bool:
+        """Whether something outside of roles that run beside the access's own one may conflict with it."""
+        first = access.context.first_thread
+        key = access.storage.name, access.is_write, first
+        if key not in self._own:
+            several = len({role[0] for role in self._roles}) > 1
+            roles = (touch.place.role for touch in self._conflicting(access))
+            self._own[key] = several or any(role is None or role[1] == first for role in roles)
+        return self._own[key]
+
+    def meets_inside(self, access: Access, path: Path) -> bool:
+        """Whether something inside of the statement at ``path`` may conflict with ``access``."""
+        key = path, access.storage.name, access.is_write
+        if key not in self._inside:
+            place = self._places[path]
+            touches = (touch.place for touch in self._conflicting(access))
+            self._inside[key] = any(place.first <= touch.first <= place.last for touch in touches)
+        return self._inside[key]
+
+    def is_released(self, access: Access) -> bool:
+        """Whether arrivals on an mbarrier hand the storage over to other roles."""
+        return access.storage.name in self._released
+
     def is_last(self, path: Path) -> bool:
         """Whether no memory is touched after the statement at ``path``."""
         place = self._places[path]
@@ -121,19 +149,23 @@ class Reach:
 
     def _meets(self, access: Access, place: _Place) -> tuple[bool, bool]:
         """Whether something touches the memory of ``access`` that may run before it, and that may run after it."""
-        low, high = _range(access)
         now, before, after = self._positions[access], False, False
-        for touch in self._touches[access.memory]:
-            if not (access.is_write or touch.is_write) or touch.low >= high or low >= touch.high:
-                continue
+        for touch in self._conflicting(access):
             other = touch.place
-            if place.role is not None and other.role is not None and place.role != other.role:
-                continue
+            if place.role and other.role and place.role[0] == other.role[0] and place.role != other.role:
+                continue  # at the same time, in other threads
             again = bool(place.loops & other.loops)
             before, after = before or again or other.first < now, after or again or other.last > now
         return before, after
 
-    def _visit(self, node: Statement, path: Path, loops: frozenset[int], role: int | None) -> None:
+    def _conflicting(self, access: Access) -> Iterator[_Touch]:
+        """What touches the memory of ``access``, one of the two writing."""
+        low, high = _range(access)
+        for touch in self._touches[access.memory]:
+            if (access.is_write or touch.is_write) and touch.low < high and low < touch.high:
+                yield touch
+
+    def _visit(self, node: Statement, path: Path, loops: frozenset[int], role: tuple[int, int] | None) -> None:
         self._count += 1
         first = self._count
         inside = loops | {first} if isinstance(node, (For, While)) else loops
@@ -149,7 +181,8 @@ class Reach:
                     self._visit(node.otherwise, (*path, "otherwise"), loops, role)
             case Specialized():
                 for position, inner in enumerate(node.roles):
-                    self._visit(inner.body, (*path, position), loops, position)
+                    self._roles.add((first, inner.first_thread))
+                    self._visit(inner.body, (*path, position), loops, (first, inner.first_thread))
         place = self._places[path] = _Place(first, self._count, loops, role)
         if isinstance(node, (For, While)):
             self._count += 1

@@ -3,8 +3,8 @@
 The walk carries the set of pending accesses through the structured program: loops until nothing new comes over their
 back-edges, both branches of a condition. Where an access needs something of a pending one, a :class:`Decision` is made
 for the latest place that all threads of the region reach: directly before the statement; before the outermost loop
-around it that the pending access was made before; before the condition that only some threads pass. The walk is
-repeated until the decisions suffice.
+around it that the pending access was made before; before the condition that only some threads pass. From there on the
+walk is repeated; so is a loop until nothing is decided inside of it.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ from ptxtile.lower.synchronization_facts import Facts, check_across_roles, trip_
 from ptxtile.lower.synchronization_reach import Evidence
 from ptxtile.records import record
 
-END = "end"
-"""The last part of the path of the place behind the last statement of a loop, a role or the kernel."""
+END, EXIT = "end", "exit"
+"""The last part of the path of the place behind the last statement of a loop, and of a role or the kernel."""
 
 MAXIMUM_ROUNDS = 1000
 """Walks of one kernel before giving up; each adds at least one decision, so this is only reached by a mistake of
@@ -66,6 +66,11 @@ class _BarrierNeeded(Exception):
 
 
 _SCOPES = (For, While, If, Specialized)
+_ORDERING = (
+    gpu_ops.BarSync, gpu_ops.FenceProxyAsync, gpu_ops.FenceMbarrierInit, gpu_ops.BulkCommitGroup, gpu_ops.BulkWaitGroup,
+    BarReduce, GridSync, SyncWarp, ClusterArrive, ClusterWait, Break, Continue, Specialized,
+)  # fmt: skip
+"""What changes how far accesses of any memory are ordered, or which way the walk goes."""
 
 
 @record
@@ -104,13 +109,11 @@ def find_decisions(kernel: Kernel, facts: Facts, start: dict[Path, Decision]) ->
     """A walk whose decisions, ``start`` among them, order every hazard of ``kernel``."""
     result = Walk(start)
     for _ in range(MAXIMUM_ROUNDS):
-        walker = _Walker(kernel, facts, result)
         try:
-            walker.run()
+            _Walker(kernel, facts, result).run()
         except _Restart:
             continue
-        if not walker.decided:
-            return result
+        return result
     raise LoweringError(f"synchronization of {kernel.name} was not found", location=kernel.location)
 
 
@@ -138,7 +141,6 @@ class _Walker:
         """The threads that an access may still have to be known to."""
         self.scopes: list[_Scope] = []
         self.loops: list[_Loop] = []
-        self.decided = False
         self.role: dict[Access, None] | None = None
         """The accesses of the present role, outside of roles None."""
         self.arrived: frozenset[Pending] = frozenset()
@@ -146,7 +148,7 @@ class _Walker:
 
     def run(self) -> None:
         state = self.statement(self.kernel.body, (), {}, self.facts.context)
-        self._end((END,), state)
+        self._end((EXIT,), state)
 
     # -- statements ------------------------------------------------------------------------------------------------
 
@@ -204,7 +206,9 @@ class _Walker:
         for kind, groups in decision.waits.items():
             state = hazards.after_bulk_wait(state, self.region, depth, read=kind == "read", pending_groups=groups)
         for space in decision.fences:
-            state = hazards.after_fence(state, space, self.region, before_barrier=decision.barrier)
+            state = hazards.after_fence(
+                state, space, self.region, before_barrier=decision.barrier, within=decision.within
+            )
         if decision.barrier and decision.within:
             return hazards.after_barriers_of_groups(state, path, self.region, decision.within)
         return self._barrier(state, path, self.region) if decision.barrier else state
@@ -244,11 +248,27 @@ class _Walker:
         self.scopes.append(_Scope(path, uniform))
         depth = len(self.scopes)
         self._exits(node, path, {}, inner, name, trips, reads)  # the hazards of the loop by itself come first
-        after = self._exits(node, path, state, inner, name, trips, reads)
+        concerned = {pending: None for pending in state if not self._passes_by(pending, node, path)}
+        after = self._exits(node, path, concerned, inner, name, trips, reads)
+        if len(concerned) < len(state):
+            untouched = {pending: None for pending in state if pending not in concerned}
+            if all(self._passes_by(pending, node, path) for pending in untouched):
+                after = None if after is None else joined(untouched, after)
+            else:  # a barrier was decided on inside
+                after = self._exits(node, path, state, inner, name, trips, reads)
         self.scopes.pop()
         if trips is None or trips == 0 or isinstance(node, While):
             after = joined(state, after)
         return None if after is None else hazards.leaving(after, depth, name)
+
+    def _passes_by(self, pending: Pending, node: For | While, path: Path) -> bool:
+        """Whether nothing inside of a loop has to do with an access that was made before it."""
+        if path not in self.facts.inert:
+            self.facts.inert[path] = not any(isinstance(inner, _ORDERING) for inner in statements_in(node))
+        access = pending.access
+        if not self.facts.inert[path] or self.result.counts.get(path) or (pending.in_flight and not pending.is_store):
+            return False
+        return not self.facts.reach.is_released(access) and not self.facts.reach.meets_inside(access, path)
 
     def _exits(
         self,
@@ -260,15 +280,17 @@ class _Walker:
         trips: int | None,
         reads: list[Access],
     ) -> State | None:
-        """:meth:`_iterate`, walked once for each state at the entry: nested loops would double the work at each
-        depth."""
-        key = (path, self.result.counts.get(path, 0), frozenset(state))
-        if key in self.result.exits:
-            return self.result.exits[key]
-        exits = self._iterate(node, path, state, context, name, trips, reads)
-        if self.result.counts.get(path, 0) == key[1]:
-            self.result.exits[key] = exits
-        return exits
+        """:meth:`_iterate` until nothing more is decided inside the loop. Walked once for each state at the entry:
+        nested loops would double the work at each depth."""
+        entry = frozenset(state)
+        while True:
+            key = (path, self.result.counts.get(path, 0), entry)
+            if key in self.result.exits:
+                return self.result.exits[key]
+            exits = self._iterate(node, path, state, context, name, trips, reads)
+            if self.result.counts.get(path, 0) == key[1]:
+                self.result.exits[key] = exits
+                return exits
 
     def _iterate(
         self,
@@ -363,7 +385,7 @@ class _Walker:
             self.role = made[role.name] = self.result.made.setdefault((*path, position), {})
             inner = context.for_threads(role.first_thread, role.threads)
             end = self.statement(role.body, (*path, position), state, inner)
-            ends.append(self._end((*path, position, END), end))
+            ends.append(self._end((*path, position, EXIT), end))
         self.scopes.pop()
         self.region, self.audience, self.role = outer_region, self.everyone, None
         count = sum(map(len, made.values()))
@@ -454,7 +476,13 @@ class _Walker:
                     wanted = replace(wanted, barrier=False)  # each thread arrives after its own accesses
                 if wanted is not None and (wanted.barrier or wanted.fence):
                     state = self._require(wanted, pending, later, path, state)
-        return state
+        names = self.facts.released.get(node.barrier.storage.name, set())
+        return {pending: None for pending in state if not (names and self._is_handed_over(pending, names))}
+
+    def _is_handed_over(self, pending: Pending, names: set[str]) -> bool:
+        """Whether an access matters to nobody any more once the storages ``names`` belong to another role."""
+        access = pending.access
+        return access.storage.name in names and not access.asynchronous and not self.facts.reach.meets_own_role(access)
 
     # -- needs -----------------------------------------------------------------------------------------------------
 
@@ -540,7 +568,6 @@ class _Walker:
                 raise _BarrierNeeded
             self.result.barriers.append(self.facts.reach.evidence(place, pending, later))
         added = decision.add(wanted, pending.access, later)
-        self.decided |= added
         if added:
             for length in range(len(place) + 1):
                 self.result.counts[place[:length]] = self.result.counts.get(place[:length], 0) + 1

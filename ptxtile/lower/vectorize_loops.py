@@ -19,6 +19,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from ptxtile.errors import Location
 from ptxtile.ir.atomic_ops import Atomic, vector_lanes
 from ptxtile.ir.buffers import Buffer, Scope, allocate
 from ptxtile.ir.effects import private_results
@@ -185,6 +186,7 @@ class _Lanes:
             if isinstance(node, Store) and node.buffer.scope not in MEMORY
         } | {buffer.storage.name for node in walk(body) for buffer in private_results(node)}
         self.after_side_effect = False
+        self.location: Location | None = None  # of the statement that is rewritten now, for the loads that it makes
         self.written: list[str] = []
         self.reads = _reads_after_writes(body)
         self.allocations: list[Statement] = []
@@ -199,6 +201,7 @@ class _Lanes:
         """``conditions``: those of the Ifs around, as they stand in the lane."""
         if isinstance(node, Seq):
             return seq(*(self.rewrite(statement, conditions) for statement in node.statements))
+        self.location = node.location or self.location
         if isinstance(node, If):
             condition = self.expression(node.condition, conditions)
             then = self.rewrite(node.then, (*conditions, node.condition))
@@ -322,7 +325,8 @@ class _Lanes:
         if otherwise is not None:
             otherwise = otherwise if width == 1 else Broadcast(otherwise, value.dtype)
             value = Select(guards.pop(), value, otherwise, value.dtype)
-        return _guarded(guards, Store(registers, (self._register(constant(first), rounds),), value))
+        index = self._register(constant(first), rounds)
+        return _guarded(guards, Store(registers, (index,), value, location=self.location))
 
     # Stores
 

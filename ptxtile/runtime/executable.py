@@ -10,7 +10,7 @@ import ctypes
 import struct
 import threading
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from ptxtile.errors import DriverError, LaunchError
 from ptxtile.launch_record import KernelLaunch, LaunchRecord, TensorMapRecord
@@ -21,11 +21,20 @@ from ptxtile.runtime.driver import Driver, LaunchShape
 from ptxtile.runtime.module import LoadedModule
 from ptxtile.runtime.parameters import ParameterLayout
 from ptxtile.runtime.resources import KernelResources
+from ptxtile.target.ptx_isa import format_isa
 
 STICKY = frozenset({700, 702, 714, 715, 716, 717, 718, 719})
 """CUresult values after which the context cannot be used any more, such as CUDA_ERROR_ILLEGAL_ADDRESS (CUDA driver API,
 «CUresult»: «the process must be terminated and relaunched»). A launch reports them for work that was enqueued before
 it."""
+
+HINTS = {
+    701: "fewer threads of a CTA, or fewer registers of a thread",
+    720: "all CTAs of a kernel with T.sync_grid must fit on the card at the same time: launch fewer",
+    912: "the grid must be a multiple of cluster_dims, and a cluster must fit on the card",
+}
+"""What to change, by CUresult: CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES, CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE,
+CUDA_ERROR_INVALID_CLUSTER_SIZE (CUDA driver API, «CUresult»)."""
 
 MAPS_KEPT = 256
 """Encoded tensor maps that an executable remembers, for calls with tensors at the same addresses."""
@@ -74,6 +83,15 @@ def maps_used(maps: Sequence[TensorMapRecord], launches: Sequence[KernelLaunch])
     return tuple(tensor_map for tensor_map in maps if tensor_map.name in used)
 
 
+class KeptLogs(Protocol):
+    """Where the JIT's log of one program is kept. ``assembler``: architecture of the card and CUDA version of the
+    driver, a part of a file name."""
+
+    def find(self, assembler: str) -> str: ...
+
+    def keep(self, assembler: str, log: str) -> None: ...
+
+
 class Executable:
     """``ptx`` with its launch record. ``image``: a cubin to load instead of the PTX, for the card that it was made
     for."""
@@ -86,12 +104,14 @@ class Executable:
         *,
         image: bytes | None = None,
         line_info: bool = True,
+        logs: KeptLogs | None = None,
     ) -> None:
         self.ptx = ptx
         self.record = record
         self.target_name = target_name
         self._image = image
         self._line_info = line_info
+        self._logs = logs
         self._launches = tuple(_Launch(launch) for launch in record.launches)
         self._maps_used = maps_used(record.tensor_maps, record.launches)
         self._encoded: dict[tuple[Any, ...], bytes] = {}  # a map depends on nothing but its record, address and sizes
@@ -111,10 +131,19 @@ class Executable:
             with self._lock, context.current(device) as driver:
                 loaded = self._loaded.get(device)
                 if loaded is None:
-                    loaded = module.load(
-                        driver, device, self.ptx, self.record.launches, cubin=self._image, line_info=self._line_info
-                    )
+                    loaded = self._load(driver, device)
                     self._loaded[device] = loaded
+        return loaded
+
+    def _load(self, driver: Driver, device: int) -> LoadedModule:
+        assembler, known = "", ""
+        if self._logs is not None:
+            assembler = f"sm_{''.join(map(str, driver.compute_capability(device)))}-{format_isa(driver.version())}"
+            known = self._logs.find(assembler)
+        options = {"cubin": self._image, "line_info": self._line_info, "known_log": known}
+        loaded = module.load(driver, device, self.ptx, self.record.launches, **options)
+        if self._logs is not None and loaded.log not in ("", known):
+            self._logs.keep(assembler, loaded.log)
         return loaded
 
     @property
@@ -209,5 +238,6 @@ class Executable:
             )
         got = f"grid {shape.grid}, block {shape.block}, cluster {shape.cluster}, {shape.shared_bytes} bytes shared"
         return LaunchError(
-            f"{self.record.name}: launch of kernel {launch.kernel!r} refused: {name} ({int(result)}): {text}", got=got
-        )
+            f"{self.record.name}: launch of kernel {launch.kernel!r} refused: {name} ({int(result)}): {text}", got=got,
+            hint=HINTS.get(int(result)),
+        )  # fmt: skip

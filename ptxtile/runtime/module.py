@@ -47,12 +47,14 @@ def load(
     *,
     cubin: bytes | None = None,
     line_info: bool = True,
+    known_log: str = "",
 ) -> LoadedModule:
     """Load ``ptx``, or the ``cubin`` that was made of it, into the current context, which is that of ``device``.
 
     CompileError with the JIT's log when the driver refuses it; TargetError when the PTX is newer than the driver or
     for other cards; LaunchError when a kernel wants more shared memory than the card has. A PerformanceWarning for
     each thing that the JIT could not do as told. ``line_info`` keeps the Python lines of the PTX for profilers.
+    ``known_log``: what it said earlier, for a driver that takes the code from its own cache and says nothing.
     """
     if cubin is None:
         check_version(ptx, driver.version())
@@ -73,7 +75,7 @@ def load(
     functions = {launch.kernel: driver.get_function(handle, launch.kernel) for launch in launches}
     for launch in launches:
         _prepare(driver, device, functions[launch.kernel], launch)
-    text = _text(info)
+    text = _text(info) or known_log
     log = jit_log.parse(text)
     isa = isa_of(ptx)
     resources = {

@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ptxtile import target
+from ptxtile.compiler import lower_program
+from ptxtile.errors import VerificationError
 from ptxtile.ir.cluster_ops import ClusterArrive, ClusterWait, MbarrierArriveRemote
-from ptxtile.ir.expressions import constant_value
+from ptxtile.ir.expressions import Expr, constant, constant_value
 from ptxtile.ir.gpu_ops import MbarrierArriveExpectTx, MbarrierInit, TmaLoad
+from ptxtile.ir.parser import parse_program
+from ptxtile.ir.printer import print_program
+from ptxtile.ir.program import Program
+from ptxtile.ir.rewrite import copy_with, map_children, walk
 from ptxtile.ir.tensor_core_ops import MmaSync
+from ptxtile.ir.tile_ops import TmaCopy
+from ptxtile.ir.verifier import verify
 from ptxtile.ir.warp_ops import SyncWarp
 from ptxtile.kernel import JITKernel
+from ptxtile.lower.options import Options
 from tests.clusters import kernels
 from tests.clusters.simulate import decisions, nodes, outputs, policies, specialized
 from tests.ptxas import assemble
@@ -98,7 +111,7 @@ def test_without_a_common_load_there_is_no_multicast_but_a_cluster(generator):
 
 
 @pytest.mark.parametrize(
-    ("target", "options", "reason"),
+    ("architecture", "options", "reason"),
     [
         ("sm_120a", {}, "sm_120a has no fast"),
         ("sm_90", {}, "only a producer role multicasts"),
@@ -106,8 +119,8 @@ def test_without_a_common_load_there_is_no_multicast_but_a_cluster(generator):
         ("sm_90a", {"cluster": (1, 8), "block_N": 32}, "does not divide into 8 parts"),
     ],
 )
-def test_refusals_have_a_reason(target, options, reason):
-    kernel = specialized(kernels.gemm, target, M=512, N=512, K=128, **options)
+def test_refusals_have_a_reason(architecture, options, reason):
+    kernel = specialized(kernels.gemm, architecture, M=512, N=512, K=128, **options)
     text = " ".join(f"{why.decision}: {why.reason}" for why in kernel.why if why.pass_name == "specialize_warps")
     assert ("no multicast" in text and reason in text) if reason else "multicast, 1/8" in text
     assert kernel.launch.launches[0].cluster != (1, 1, 1)
@@ -217,7 +230,7 @@ def test_a_persistent_loop_by_hand(rows, shared, generator):
     check_product(kernel, generator, 64 * rows, 192, 128, seeds=1)
 
 
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(
     st.integers(1, 400), st.integers(1, 5), st.integers(1, 200), st.sampled_from([(2, 2), (2, 6), (4, 8), (8, 8)]),
     st.integers(1, 6), st.sampled_from([16, 32, 64]), st.sampled_from([(64, 64, 128), (128, 64, 256), (64, 128, 128)]),
@@ -237,11 +250,50 @@ def test_any_persistent_product(m, n, k, clusters, stages, block_k, tile, group,
 
 
 # -- PTX ----------------------------------------
-@pytest.mark.parametrize("target", ["sm_90a", "sm_100a", "sm_120a"])
+@pytest.mark.parametrize("architecture", ["sm_90a", "sm_100a", "sm_120a"])
 @pytest.mark.parametrize("function", [kernels.gemm, kernels.persistent_gemm])
-def test_it_assembles(function, target):
-    kernel = specialized(function, target, M=512, N=512, K=512, cluster=2, num_stages=3)
-    messages = assemble(kernel.ptx, target)
-    assert "setmaxnreg" not in messages, messages
-    assert (".multicast::cluster" in kernel.ptx) == (target != "sm_120a")
+def test_it_assembles(function, architecture):
+    kernel = specialized(function, architecture, M=512, N=512, K=512, cluster=2, num_stages=3)
+    messages = assemble(kernel.ptx, architecture)
+    assert "setmaxnreg" not in messages and "C75" not in messages, messages
+    assert (".multicast::cluster" in kernel.ptx) == (architecture != "sm_120a")
     assert ".cluster." not in kernel.ptx.replace("barrier.cluster.", "").replace("mbarrier_init.release.cluster", "")
+
+
+# -- the IR ----------------------------------------
+def specialized_tiles(mask: int | None) -> Program:
+    """The program right after specialize_warps; ``mask``: put into every load."""
+    kernel = specialized(kernels.gemm, "sm_90a", M=128, N=128, K=128, cluster=2)
+    found: list[Program] = []
+
+    def observe(name: str, program: Program) -> None:
+        if name == "specialize_warps":
+            found.append(program)
+
+    lower_program(kernel.variant.tile_program, target.get("sm_90a"), Options(specialize_warps=True), observe=observe)
+    (program,) = found
+    if mask is None:
+        return program
+
+    def masked(node: Any) -> Any:
+        if isinstance(node, TmaCopy):
+            return copy_with(node, {"multicast": constant(mask)})
+        return node if isinstance(node, Expr) else map_children(node, masked)
+
+    changed = replace(program.kernels[0], body=masked(program.kernels[0].body))
+    return replace(program, kernels=(changed,))
+
+
+def test_a_tile_copy_with_a_mask_is_text_and_legal():
+    program = specialized_tiles(None)
+    masks = [node.multicast for node in walk(program.kernels[0].body) if isinstance(node, TmaCopy)]
+    assert sorted(mask is None for mask in masks) == [False, True]
+    verify(program)
+    assert parse_program(print_program(program)) == program
+    verify(specialized_tiles(0b10))
+
+
+@pytest.mark.parametrize("mask", [0, 0b100, -1])
+def test_a_mask_names_blocks_of_the_cluster(mask):
+    with pytest.raises(VerificationError, match="invariant 47"):
+        verify(specialized_tiles(mask))

@@ -131,6 +131,7 @@ def _answer(ptx: str, record: LaunchRecord, arguments: Sequence[Argument]) -> An
 
     failure, tensors, printed = "", {}, ""
     warnings.simplefilter("error", PerformanceWarning)  # such as a setmaxnreg that the assembler ignored
+    warnings.filterwarnings("ignore", "(?s).*spill stores", PerformanceWarning)  # drawn expressions may be large
     try:
         values = [unpack(argument) for argument in arguments]
         binding = bind(record, [v.cuda() if isinstance(v, torch.Tensor) else v for v in values], device_type="cuda")

@@ -487,6 +487,8 @@ def test_host_branch_on_a_dynamic_size():
         ("call_extern", "C\\+\\+ or CUDA source"),
         ("import_source", "C\\+\\+ or CUDA source"),
         ("qwertz", "has no T.qwertz"),
+        ("loop_break", "in its place: write `break`"),
+        ("async_copy", "in its place: T.copy in T.Pipelined"),
     ],
 )
 def test_unknown_operations(name, match):
@@ -501,6 +503,16 @@ def test_unknown_operations(name, match):
     assert re.search(match, str(error)), str(error)
     assert error.location is not None and error.location.file == __file__
     assert not hasattr(T, name)
+
+
+def test_what_is_offered_instead_exists():
+    import re
+
+    from ptxtile.frontend.unavailable import _CPP_SOURCE, _INSTEAD, _LATER
+
+    for name, instead in _INSTEAD.items():
+        assert all(hasattr(T, offered) for offered in re.findall(r"T\.(\w+)", instead)), instead
+    assert not any(hasattr(T, name) for name in (*_INSTEAD, *_LATER, *_CPP_SOURCE))
 
 
 def test_tensors_outside_of_tracing():

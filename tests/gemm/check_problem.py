@@ -16,11 +16,13 @@ from typing import Any
 import torch
 
 from ptxtile import sim
+from ptxtile.compiler import Artifact
 from ptxtile.errors import PerformanceWarning, ResourceError
 from ptxtile.ir.rewrite import walk
 from ptxtile.ir.tensor_core_ops import MmaSync, Wgmma
 from ptxtile.kernel import JITKernel, Variant
 from ptxtile.runtime.arguments import bind
+from ptxtile.sim.check import run as sim_check
 from ptxtile.sim.delayed_effects import ALWAYS, NEVER, DelayedEffects
 from tests.gemm.problem import FLOAT8, Problem
 from tests.gemm.random_kernel import compiled_for
@@ -29,11 +31,14 @@ from tests.ptxas import IGNORED_SETMAXNREG, assemble
 UNIT = {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8, "tfloat32": 2.0**-10, "int32": 0.0}
 """Half a unit in the last place of 1, or for tfloat32, whose operands may be truncated, a whole one."""
 
-MOST_ACCUMULATORS = 160
-"""Of a thread, of its 255 registers, that leave enough for the rest of a kernel."""
+MOST_ACCUMULATORS = 0.6
+"""The part of a thread's registers that accumulators may take so that the rest of a kernel has enough."""
 
 SERIALISED, TOO_FEW_REGISTERS = "are serialized due to", "insufficient register resources"
 """What ptxas says of wgmma; the codes before it differ by version."""
+
+MOST_OPERATIONS_CHECKED = 2_000_000
+"""Multiplications of a problem that the checker does in a few seconds."""
 
 GUARD = 256
 """Bytes of poison before and after the output."""
@@ -59,11 +64,13 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Inputs:
-    """op(A) is [m, k], op(B) [k, n]; ``a`` and ``b`` are as they lie in memory."""
+    """op(A) is [m, k], op(B) [k, n]; ``a`` and ``b`` are as they lie in memory. ``start``: what C holds before, None
+    where that is poison."""
 
     a: torch.Tensor
     b: torch.Tensor
     bias: torch.Tensor
+    start: torch.Tensor | None
     wanted: torch.Tensor
     magnitude: torch.Tensor
 
@@ -84,20 +91,28 @@ def inputs_of(p: Problem, device: str = "cpu") -> Inputs:
     left, right = matrix(p.m, p.k, p.dtypes[0]), matrix(p.k, p.n, p.dtypes[1])
     bias = matrix(1, p.n, p.dtypes[2] if p.dtypes[2] != "int32" else "int8")[0].to(getattr(torch, p.dtypes[2]))
     offset = bias.double() if "bias" in p.epilogue else torch.zeros(p.n, dtype=torch.float64)
+    start = None
+    if "add" in p.epilogue:
+        start = matrix(p.m, p.n, p.dtypes[3] if p.dtypes[3] != "int32" else "int8").to(getattr(torch, p.dtypes[3]))
+        offset = start.double()
     wanted = left.double() @ right.double() + offset
     magnitude = left.double().abs() @ right.double().abs() + offset.abs()
     a = left.T.contiguous() if p.transpose_a else left
     b = right.T.contiguous() if p.transpose_b else right
-    return Inputs(*(tensor.to(device) for tensor in (a, b, bias, wanted, magnitude)))
+    there = (None if tensor is None else tensor.to(device) for tensor in (a, b, bias, start, wanted, magnitude))
+    return Inputs(*there)  # type: ignore[arg-type]
 
 
 class Output:
-    """A poisoned C between two guards."""
+    """A C that is poisoned, or as it starts, between two guards."""
 
-    def __init__(self, p: Problem, device: str) -> None:
+    def __init__(self, p: Problem, inputs: Inputs) -> None:
+        device = inputs.a.device
         dtype = getattr(torch, p.dtypes[3])
         self.raw = torch.full((2 * GUARD + p.m * p.n * dtype.itemsize,), POISON, dtype=torch.uint8, device=device)
         self.c = self.raw[GUARD:-GUARD].view(dtype).view(p.m, p.n)
+        if inputs.start is not None:
+            self.c.copy_(inputs.start)
 
     def check(self, p: Problem, inputs: Inputs, tensor_cores: set[str], on_card: bool) -> float:
         """The relative error norm. WrongResult when an element is out of its bound."""
@@ -157,12 +172,14 @@ def variant_of(p: Problem, inputs: Inputs, output: Output, target: str | None) -
     return kernel, kernel.variant
 
 
-def check(p: Problem, *, ptx: bool = False, effects: tuple[str, ...] = ("early", "late", "mixed")) -> Outcome:
-    """Runs ``p`` in the simulator under each policy; ``ptx``: assembles it too. WrongResult, or the compiler's
-    error."""
+def check(
+    p: Problem, *, ptx: bool = False, effects: tuple[str, ...] = ("early", "late", "mixed"), checked: bool = False
+) -> Outcome:
+    """Runs ``p`` in the simulator under each policy. ``ptx``: assembles it too. ``checked``: the checker looks for
+    races and missing waits, if the problem is small enough for it. WrongResult, or the compiler's error."""
     os.environ["PTXTILE_VERIFY"] = "1"
     inputs = inputs_of(p)
-    output = Output(p, "cpu")
+    output = Output(p, inputs)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", PerformanceWarning)  # tiles that no tensor core takes are meant to be there
@@ -173,7 +190,7 @@ def check(p: Problem, *, ptx: bool = False, effects: tuple[str, ...] = ("early",
     paths, operands = tensor_core_operands(variant)
     errors = []
     for name in effects:
-        output = Output(p, "cpu")
+        output = Output(p, inputs)
         binding = bind(lowered.launch, inputs.arguments(output.c), {}, device_type="cpu")
         sim.run(lowered.program, binding.tensors, binding.scalars, effects=policies(p.seed)[name])
         try:
@@ -182,7 +199,18 @@ def check(p: Problem, *, ptx: bool = False, effects: tuple[str, ...] = ("early",
             raise WrongResult(f"with {name} effects: {error}") from None
     if ptx:
         assemble_quietly(kernel, p)
+    if checked and paths and p.m * p.n * p.k <= MOST_OPERATIONS_CHECKED:
+        find_races(p, inputs, lowered)
     return Outcome("ok", max(errors, default=0.0), paths)
+
+
+def find_races(p: Problem, inputs: Inputs, lowered: Artifact) -> None:
+    """WrongResult when the checker finds something; unwritten registers that are merely copied do not count."""
+    binding = bind(lowered.launch, inputs.arguments(Output(p, inputs).c), {}, device_type="cpu")
+    report = sim_check.check(lowered.program, binding.tensors, binding.scalars)
+    found = [str(finding) for finding in report.findings if finding.rule != "uninitialised"]
+    if found:
+        raise WrongResult("the checker found\n" + "\n".join(found))
 
 
 def assemble_quietly(kernel: JITKernel, p: Problem) -> None:
@@ -192,7 +220,7 @@ def assemble_quietly(kernel: JITKernel, p: Problem) -> None:
     assert artifact.ptx is not None
     log = assemble(artifact.ptx, artifact.target.name)
     complaints = [line for line in log.splitlines() if any(mark in line for mark in (*IGNORED_SETMAXNREG, SERIALISED))]
-    if p.block_m * p.block_n // p.threads > MOST_ACCUMULATORS:
+    if p.block_m * p.block_n // p.threads > MOST_ACCUMULATORS * min(255, 65536 // p.threads):
         complaints = [line for line in complaints if TOO_FEW_REGISTERS not in line]
     if complaints:
         raise AssertionError("ptxas: " + "; ".join(complaints))
@@ -201,7 +229,7 @@ def assemble_quietly(kernel: JITKernel, p: Problem) -> None:
 def check_on_card(p: Problem, target: str | None) -> Outcome:
     """Runs ``p`` on the card with the PTX of ``target`` (None: the card's own architecture)."""
     inputs = inputs_of(p, "cuda")
-    output = Output(p, "cuda")
+    output = Output(p, inputs)
     arguments: tuple[Any, ...] = inputs.arguments(output.c)
     try:
         with warnings.catch_warnings():

@@ -29,17 +29,22 @@ DTYPES: tuple[tuple[str, str, str, str], ...] = (
 SIDES = (64, 80, 96, 128, 192, 256)
 WITH_CLUSTERS = ("sm_90", "sm_90a")
 CLUSTERS = ((1, 1), (1, 1), (1, 1), (2, 1), (1, 2), (2, 2), (4, 1))
-EPILOGUES = ("direct", "shared", "cast", "bias", "bias shared")
+EPILOGUES = ("direct", "shared", "cast", "bias", "bias shared", "add", "add shared")
+LAYOUTS = {"linear": 1, "blocked": 1, "transposed": 1, "swizzled": 32, "quarter": 32, "half": 64}
+"""Names of tests/kernels/given_layouts.py, and what the bytes of a row have to be a multiple of. Rings of mma.sync on a target with TMA are read by ordinary loads."""
 
 
 @dataclass(frozen=True)
 class Problem:
-    """C[m, n] = op(A) · op(B) (+ bias[n]). ``clears``: how the accumulator starts (``clear``: T.clear; ``first``:
-    ``clear_accum`` in the first iteration's branch; ``condition``: ``clear_accum`` is a condition). ``registers``: the
-    operands that are brought into fragments. ``chunks``: copies of A and of B, and gemms, in one iteration.
-    ``persistent``: CTAs that go through all tiles in T.Persistent; 0: one CTA a tile, with T.use_swizzle(``group``)
-    if ``group``. ``cluster``: CTAs along x and y that run together. ``dynamic``: the sizes are known at launch.
-    ``seed``: of the inputs."""
+    """C[m, n] = op(A) · op(B), plus bias[n] or plus what C holds, by ``epilogue``.
+
+    ``clears``: how the accumulator starts (``clear``: T.clear; ``first``: ``clear_accum`` in the first iteration's
+    branch; ``condition``: ``clear_accum`` is a condition). ``registers``: the operands that are brought into fragments.
+    ``layouts``: those given to the tiles of A and B. ``chunks``: copies of A and of B, and gemms, in one iteration.
+    ``persistent``: CTAs that go through all tiles in T.Persistent; 0: one CTA a tile, with T.use_swizzle(``group``) if
+    ``group``. ``cluster``: CTAs along x and y that run together. ``dynamic``: the sizes are known at launch. ``seed``:
+    of the inputs.
+    """
 
     m: int
     n: int
@@ -56,6 +61,7 @@ class Problem:
     epilogue: str = "direct"
     clears: str = "clear"
     registers: str = ""
+    layouts: tuple[str, str] = ("", "")
     chunks: int = 1
     persistent: int = 0
     group: int = 0
@@ -83,6 +89,10 @@ def draw(choose: Choose, targets: Sequence[str] = DRAWN_TARGETS) -> Problem:
     narrow = dtypes[0] in ("int8", "uint8", *FLOAT8)
     block_k = choose((32, 64, 128) if narrow else (16, 32, 64, 48))
     cluster = choose(CLUSTERS) if target in WITH_CLUSTERS else (1, 1)
+    transpose_a = choose((False, False, False, True) if narrow else (False, True))
+    transpose_b = choose((True, True, True, False) if narrow else (True, False))
+    rows = (block_m if transpose_a else block_k, block_k if transpose_b else block_n)
+    given = choose(range(6)) == 5
     persistent = choose((0, cluster[0], 3 * cluster[0]))
     k_tiles = choose((1, 2, 3, 4, 5, 7))
     return Problem(
@@ -94,13 +104,14 @@ def draw(choose: Choose, targets: Sequence[str] = DRAWN_TARGETS) -> Problem:
         block_k=block_k,
         threads=choose((128, 128, 128, 256, 256, 256, 384, 512)),
         stages=choose((1, 2, 3, 4, 5, 6)),
-        transpose_a=choose((False, False, False, True) if narrow else (False, True)),
-        transpose_b=choose((True, True, True, False) if narrow else (True, False)),
+        transpose_a=transpose_a,
+        transpose_b=transpose_b,
         dtypes=dtypes,
         policy=choose((0, 1, 2)),
         epilogue=choose(EPILOGUES),
         clears=choose(("clear", "first", "condition")),
         registers=choose(("", "", "", "", "", "A", "A", "B", "AB")),
+        layouts=tuple(_layout(choose, row, name) if given else "" for row, name in zip(rows, dtypes, strict=False)),
         chunks=choose((1, 1, 1, 2)),
         persistent=persistent,
         group=choose((0, 1, 2, 8)) if not persistent else choose((1, 2, 8)),
@@ -110,6 +121,12 @@ def draw(choose: Choose, targets: Sequence[str] = DRAWN_TARGETS) -> Problem:
         target=target,
         seed=choose(range(1000)),
     )
+
+
+def _layout(choose: Choose, row: int, dtype: str) -> str:
+    """One that a tile with rows of so many elements may have, or none."""
+    size = {"float32": 4, "bfloat16": 2, "float16": 2}.get(dtype, 1)
+    return choose(("", *(name for name, multiple in LAYOUTS.items() if row * size % multiple == 0)))
 
 
 def _size(choose: Choose, block: int, tiles: int) -> int:

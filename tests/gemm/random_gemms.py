@@ -25,6 +25,7 @@ def main() -> int:
     parser.add_argument("--one", metavar="PROBLEM", help="run this problem alone")
     parser.add_argument("--reduce", action="store_true", help="look for a simpler problem that fails alike")
     parser.add_argument("--ptx", type=float, default=0.1, help="fraction that ptxas assembles")
+    parser.add_argument("--checked", type=float, default=0.2, help="fraction that the checker looks at for races")
     parser.add_argument("--stop", type=int, default=10, help="stop after so many failures")
     parser.add_argument("--card", action="store_true", help="run on the card, not in the simulator")
     parser.add_argument("--targets", nargs="+", default=problem.DRAWN_TARGETS, help="architectures to draw from")
@@ -39,7 +40,9 @@ def main() -> int:
 
 
 def run(p: Problem, arguments: argparse.Namespace, ptx: bool) -> Outcome:
-    return check_on_card(p, p.target) if arguments.card else check(p, ptx=ptx)
+    if arguments.card:
+        return check_on_card(p, p.target)
+    return check(p, ptx=ptx, checked=arguments.one is not None or p.seed % 100 < 100 * arguments.checked)
 
 
 def failure(p: Problem, arguments: argparse.Namespace) -> Exception | None:

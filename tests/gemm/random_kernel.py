@@ -9,6 +9,7 @@ import ptxtile
 import ptxtile.language as T
 from ptxtile.jit import JITFunction
 from tests.gemm.problem import Problem
+from tests.kernels.given_layouts import given
 
 
 @T.macro
@@ -49,6 +50,10 @@ def one_tile(A: Any, B: Any, bias: Any, C: Any, tiles: Any, by: Any, bx: Any, k_
         T.copy(bias[column], bias_local)
         for i, j in T.Parallel(p.block_m, p.block_n):
             C_local[i, j] += bias_local[j]
+    if "add" in p.epilogue:
+        T.copy(C[row, column], C_cast)
+        for i, j in T.Parallel(p.block_m, p.block_n):
+            C_local[i, j] += C_cast[i, j]
     if "shared" in p.epilogue:
         T.copy(C_local, C_shared)
         T.copy(C_shared, C[row, column])
@@ -87,8 +92,11 @@ def product(A: Any, B: Any, bias: Any, C: Any, p: Problem) -> None:
         C_tile = (p.block_m, p.block_n)
         C_local = T.alloc_fragment(C_tile, p.dtypes[2])
         C_shared = T.alloc_shared(C_tile, p.dtypes[3]) if "shared" in p.epilogue else None
-        C_cast = T.alloc_fragment(C_tile, p.dtypes[3]) if p.epilogue == "cast" else None
+        C_cast = T.alloc_fragment(C_tile, p.dtypes[3]) if p.epilogue == "cast" or "add" in p.epilogue else None
         bias_local = T.alloc_fragment((p.block_n,), p.dtypes[2]) if "bias" in p.epilogue else None
+        for layout, shared_tiles in zip(p.layouts, (A_tiles, B_tiles), strict=True):
+            if layout:
+                T.annotate_layout({tile: given(layout, tile) for tile in shared_tiles})
         tiles = (A_tiles, B_tiles, A_operands, B_operands, C_local, C_shared, C_cast, bias_local)
         if p.persistent:
             for by, bx in T.Persistent([rows, columns], p.persistent, blocks, p.group):

@@ -1,4 +1,4 @@
-"""What the driver's JIT says about real modules: the same sentences as ptxas, as warnings, and figures on the kernel."""
+"""What the driver's JIT says about real modules: ptxas's own sentences, as warnings, and figures on the kernel."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import pytest
 import torch
 
 from ptxtile.errors import PerformanceWarning
+from ptxtile.inspect.subject import Subject
+from ptxtile.inspect.views import View, show
 from ptxtile.launch_record import KernelLaunch, KernelParameter, LaunchRecord
 from ptxtile.runtime.executable import Executable
 from tests.gemm import kernels as gemm_kernels
@@ -81,3 +83,9 @@ def test_a_product_s_resources(card, tile) -> None:
     assert figures.registers >= 64 and not figures.local_bytes and not figures.spill_stores
     assert figures.dynamic_shared_bytes >= 3 * (tile[0] + tile[1]) * 64 * 2 and figures.max_threads >= figures.threads
     assert figures.ptx_isa >= (8, 0)
+
+
+def test_inspect_times_the_driver(card) -> None:
+    variant = gemm_kernels.gemm.specialize(M=512, N=512, K=256, transpose_B=True).variant
+    shown = show(View.TIMING, Subject(variant.tile_program, variant.target, variant.settings.options, {}))
+    assert "driver JIT" in shown and "all of these" in shown

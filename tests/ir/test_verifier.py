@@ -486,6 +486,31 @@ BROKEN = [
     (49, lambda: gpu('atomic_store(buffer=A, indices=(0,), value=A.x2[0])')),
 ]  # fmt: skip
 
+MATRIX_STORE = """\
+ptxtile_ir(1)
+program("p", stage="{stage}")
+@kernel(grid=(1, 1, 1), threads=32)
+def k(bx, by, bz, thread):
+    S = allocate_shared(bfloat16, (16, 16))
+    W = allocate_shared(float32, (16, 16))
+    R = allocate_register(bfloat16, (8,))
+    L = allocate_local(bfloat16, (8,))
+    matrix_store(source={source}, source_offset=0, destination={tile}, indices={indices}, count={count})
+"""
+
+
+def matrix_store(stage: str = "thread", source: str = "R", tile: str = "S", indices: str = "(thread % 16, 0)", count=4):
+    text = MATRIX_STORE.format(stage=stage, source=source, tile=tile, indices=indices, count=count)
+    return parse_program(text)
+
+
+BROKEN += [
+    (43, lambda: matrix_store(count=1)),
+    (43, lambda: matrix_store(source="L")),
+    (43, lambda: matrix_store(tile="W")),
+    (14, lambda: matrix_store(indices="(thread,)")),
+    (27, lambda: matrix_store(stage="gpu")),
+]
 BROKEN += [(number, partial(gpu, body)) for number, body in tensor_core_bodies.BROKEN]
 BROKEN.append((45, partial(gpu, tensor_core_bodies.wgmma(), threads=96)))
 

@@ -36,9 +36,7 @@ class ClusterReferee(Referee):
 
     def __init__(self, program: Program, seed: int, **values: int) -> None:
         super().__init__(program, values)
-        self.boxes = {
-            m.name: (m.tensor, prod(m.box) * parse_dtype(m.dtype).bits // 8) for m in program.tensor_maps
-        }
+        self.boxes = {m.name: (m.tensor, prod(m.box) * parse_dtype(m.dtype).bits // 8) for m in program.tensor_maps}
         self.threads, self.ctas = self.kernel.threads, prod(self.kernel.cluster)
         self.agents = [Agent({t: 0}) for t in range(self.threads * self.ctas)]
         self.random = random.Random(seed)

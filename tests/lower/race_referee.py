@@ -4,8 +4,8 @@ Threads are generators that yield events in program order; barriers join clocks;
 that starts with its issuer's clock and is joined by whoever waits for it; a store is two, one that reads shared memory
 and one that writes global memory after it. A load completes its mbarrier at once. Two accesses of one byte, one a
 write, by different agents must be ordered by the clocks, except those of one statement in one iteration (all threads
-store the same value). A generic write before a TMA access needs a proxy fence of the writer in between. When the
-kernel ends, every store must have been waited for, at least its reads.
+store the same value). A generic access before a conflicting TMA access needs a proxy fence of its thread in between.
+When the kernel ends, every store must have been waited for, at least its reads.
 """
 
 from __future__ import annotations
@@ -274,7 +274,7 @@ class Referee:
     def check(self, a: tuple, b: tuple, memory: str, byte: int, a_writes: bool, b_writes: bool) -> None:
         if a[0] != b[0] and a[2] != b[2] and self.agents[b[0]].clock.get(a[0], 0) < a[1]:
             self.races.append(f"{memory} byte {byte}: {a} and {b} are not ordered")
-        if a_writes and not a[3] and b[3]:
+        if not a[3] and b[3]:  # a write before any access of the other proxy, a read before a write of it
             known = self.agents[b[0]].clock.get(a[0], 0)
             space = "shared" if memory == "shared" else "global"
             if not any(a[1] < time <= known for time in self.agents[a[0]].fences[space]):

@@ -241,3 +241,40 @@ def test_floats_and_narrow_loads(analyzer):
     byte = load(allocate("bytes", Scope.GLOBAL, uint8, (8,)), (x,))
     assert analyzer.interval(cast(byte, int32) * 2) == (0, 510)
     assert analyzer.prove(Var("f", float32).eq(Var("f", float32))) is None  # not for NaN
+
+
+@settings(max_examples=100)
+@given(seed=seeds)
+def test_facts_may_wait_for_a_question(seed):
+    """Worked out at once or before the next question, in whatever scopes: the answers are the same."""
+    space = Space.random(seed)
+    rng, waiting, at_once = space.rng, Analyzer(), Analyzer()
+    for analyzer in (waiting, at_once):
+        space.bind(analyzer)
+    opened: list[tuple] = []
+
+    def tell(method: str, *arguments) -> None:
+        getattr(waiting, method)(*arguments)
+        getattr(at_once, method)(*arguments)
+        at_once.settle()
+
+    for step in range(30):
+        action = rng.choice(("open", "open", "close", "assume", "value", "loop", "ask"))
+        if action == "open":
+            opened.append((waiting.scope(), at_once.scope()))
+            for scope in opened[-1]:
+                scope.__enter__()
+        elif action == "close" and opened:
+            for scope in opened.pop():
+                scope.__exit__()
+        elif action == "assume":
+            tell("assume", space.condition(2), rng.random() < 0.7)
+        elif action == "value":
+            tell("bind_value", Var(f"let{step % 4}", int32), space.integer(2, int32))
+        elif action == "loop":
+            tell("bind_loop", Var(f"loop{step % 3}", int32), rng.randrange(-4, 4), space.integer(1, int32), 2)
+        else:
+            asked, condition = space.integer(2, int32) + Var(f"let{rng.randrange(4)}", int32), space.condition(2)
+            for question in ("interval", "congruence", "linear_form", "fits"):
+                assert getattr(waiting, question)(asked) == getattr(at_once, question)(asked)
+            assert waiting.prove(condition) == at_once.prove(condition)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -18,11 +19,12 @@ from hypothesis import strategies as st
 from ptxtile import target
 from ptxtile.compiler import lower_program
 from ptxtile.ir.async_copy_ops import CpAsync
+from ptxtile.ir.buffers import Scope
 from ptxtile.ir.enumeration import NotEnumerable, evaluate
-from ptxtile.ir.expressions import Expr, Var, constant_value
+from ptxtile.ir.expressions import Expr, Load, Var, constant_value
 from ptxtile.ir.program import Program
 from ptxtile.ir.rewrite import children, free_variables, walk
-from ptxtile.ir.statements import For, Let, LoopKind
+from ptxtile.ir.statements import For, Let, LoopKind, Store
 from ptxtile.ir.tensor_core_ops import LoadMatrix, MmaSync
 from ptxtile.lower.options import Options
 from tests.gemm import kernels
@@ -104,6 +106,49 @@ def test_ldmatrix_and_cp_async_are_free_of_bank_conflicts(dtype, m, n, k, transp
     if len(by_matrices) == 2:
         assert all(node.bytes == 16 for node in nodes(program, CpAsync))
         assert all(cycles(rows) == 1 for rows in row_phases(program, CpAsync))
+
+
+@pytest.mark.parametrize("transpose_a", [False, True])
+@pytest.mark.parametrize("transpose_b", [False, True])
+@pytest.mark.parametrize(("dtype", "k"), [("float64", 16), ("float64", 32), ("float32", 32), ("int8", 64)])
+def test_elements_are_loaded_without_bank_conflicts(dtype, k, transpose_a, transpose_b) -> None:
+    """What ldmatrix cannot load: lanes of 8 bytes go by half warps, narrower ones by whole warps; a bank gives one word
+    a cycle."""
+    accum = {"float64": "float64", "int8": "int32"}.get(dtype, "float32")
+    program = gemm("sm_80", 64, 64, k, dtype=dtype, accum=accum, out=accum, transpose_A=transpose_a,
+                   transpose_B=transpose_b)  # fmt: skip
+    expected = 2 if dtype == "float64" else int(transpose_a) + int(not transpose_b)
+    loads = {load.buffer.name: load for store in nodes(program, Store) for load in loads_of(store)}
+    assert len(loads) == expected
+    for load in loads.values():
+        size = load.buffer.dtype.itemsize
+        together = 16 if size == 8 else 32
+        for places in addresses_of(program, load):
+            for lanes in places.reshape(-1, together):
+                words = {word for address in lanes for word in range(address // 4, (address + size - 1) // 4 + 1)}
+                assert max(Counter(word % 32 for word in words).values()) == 1
+
+
+def loads_of(store: Store) -> list[Load]:
+    found = [node for node in walk(store.value) if isinstance(node, Load)]
+    return [node for node in found if node.buffer.scope is Scope.SHARED]
+
+
+def addresses_of(program: Program, load: Load) -> Iterator[np.ndarray]:
+    """Byte addresses by thread of a load in unrolled loops, for all of their values."""
+    (kernel,) = program.kernels
+    around = [loop for loop in nodes(program, For) if any(n is load for n in walk(loop.body))]
+    unrolled = [loop for loop in around if loop.kind is LoopKind.UNROLLED]
+    values: dict[str, Any] = {kernel.thread.name: np.arange(kernel.threads)}
+    values |= {loop.var.name: 0 for loop in around if loop.kind is not LoopKind.UNROLLED}
+    for let in nodes(program, Let):
+        try:
+            values[let.var.name] = evaluate(let.value, values)
+        except NotEnumerable:
+            values[let.var.name] = 0
+    for positions in product(*(range(constant_value(loop.stop) or 0) for loop in unrolled)):
+        known = values | {loop.var.name: position for loop, position in zip(unrolled, positions, strict=True)}
+        yield np.broadcast_to(evaluate(load.indices[0], known), (kernel.threads,)) * load.buffer.dtype.itemsize
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ def test_the_first_load_is_issued_by_the_thread_that_initialises_the_barrier():
             mbarrier_init(barrier=kernel_loaded, index=0, arrivals=1)
             fence_mbarrier_init()
             mbarrier_arrive_expect_tx(barrier=kernel_loaded, index=0, bytes=4096)
-            tma_copy(X[row, 0].tile(16, 64), S, kernel_loaded, 0)
+            tma_copy(X[row, 0].tile(16, 64), S, barrier=kernel_loaded, index=0)
         bar_sync(id=0, threads=128)
         mbarrier_wait(barrier=kernel_loaded, index=0, parity=0, retires=(S,))
         copy(S, Y[row, 0].tile(16, 64), path=CopyPath.VECTOR)
@@ -60,7 +60,7 @@ def test_a_later_load_is_issued_where_it_stands():
         fill(S, float32(0.0))
         if tx == 0:
             mbarrier_arrive_expect_tx(barrier=kernel_loaded, index=0, bytes=4096)
-            tma_copy(X[0, 0].tile(16, 64), S, kernel_loaded, 0)
+            tma_copy(X[0, 0].tile(16, 64), S, barrier=kernel_loaded, index=0)
         mbarrier_wait(barrier=kernel_loaded, index=0, parity=0, retires=(S,))
         """
     )
@@ -80,7 +80,7 @@ def test_a_load_in_a_loop_has_a_parity_that_flips():
         for k in serial(0, 4):
             if tx == 0:
                 mbarrier_arrive_expect_tx(barrier=kernel_loaded, index=0, bytes=4096)
-                tma_copy(X[k * 16, 0].tile(16, 64), S, kernel_loaded, 0)
+                tma_copy(X[k * 16, 0].tile(16, 64), S, barrier=kernel_loaded, index=0)
             mbarrier_wait(barrier=kernel_loaded, index=0, parity=kernel_phase_0[()], retires=(S,))
             kernel_phase_0[()] = kernel_phase_0[()] ^ 1
         """

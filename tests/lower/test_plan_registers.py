@@ -77,7 +77,9 @@ def test_as_many_blocks_as_fit(options, blocks, at_least):
     assert used * kernel.program.kernels[0].threads * blocks <= FILE
 
 
-@pytest.mark.parametrize("options", [{"block_M": 192, "block_N": 256, "threads": 384}, {"block_M": 256, "threads": 512}])
+@pytest.mark.parametrize(
+    "options", [{"block_M": 192, "block_N": 256, "threads": 384}, {"block_M": 256, "threads": 512}]
+)
 def test_instructions_fit_into_what_many_threads_get_at_launch(options):
     """ptxas refuses a wgmma whose operands exceed the launch's registers, whatever setmaxnreg asks for later."""
     kernel = specialized(

@@ -145,3 +145,16 @@ def test_one_thread_cannot_speak_for_warps_that_read_by_themselves():
 
     by_warpgroup = changed(changed(program, Compare, elected), MbarrierInit, fewer)
     assert has_races(by_warpgroup)
+
+
+@pytest.mark.parametrize("cluster", [1, 2])
+def test_the_ring_gives_its_memory_to_the_epilogue(cluster):
+    """Two warpgroups that may finish at different times; nothing may still arrive in the memory, or be read from it.
+    A ring that leaves no room beside it for the 32 KiB of the result."""
+    arguments = {"M": 128, "N": 64 * cluster, "K": 128, "block_M": 128, "block_K": 64, "num_stages": 9, "threads": 256}
+    kernel = specialized(kernels.gemm, "sm_90a", cluster=cluster, **arguments)
+    ring, result = 9 * (128 + 64) * 64 * 2, 128 * 64 * 4
+    staged = [why for why in kernel.program.why if why.pass_name == "stage_epilogues"]
+    assert ["1 chunk of 128x64" in why.reason for why in staged] == [True]
+    assert ring <= kernel.launch.launches[0].shared_bytes < ring + result
+    assert not any(cluster_races(kernel.program, seed) for seed in SEEDS[:2])

@@ -19,7 +19,7 @@ from ptxtile.ir.async_copy_ops import CpAsync
 from ptxtile.ir.buffers import Scope
 from ptxtile.ir.gpu_ops import TmaLoad
 from ptxtile.ir.names import NameSupply
-from ptxtile.ir.rewrite import buffers_of, walk
+from ptxtile.ir.rewrite import walk
 from ptxtile.ir.statements import Allocate, For, Let, ParallelFor, Statement
 from ptxtile.kernel import JITKernel
 from ptxtile.lower.fresh_copies import fresh_copy
@@ -199,7 +199,7 @@ def test_a_copy_in_the_stage_of_its_use_waits() -> None:
 
 
 def test_statements_under_names_of_their_own() -> None:
-    """Loops, scalars and allocations of a copy have other names than the original's, and free variables their values."""
+    """Loops, scalars and allocations of a copy have other names than the original's, and free ones their values."""
     program = traced(nested)
     ((loop),) = [n for n in walk(program.kernels[0].body) if isinstance(n, For)]
     copy = fresh_copy(loop.body, {loop.var.name: loop.start}, NameSupply(program))
@@ -240,18 +240,19 @@ def nested(A):
 
 def message(body: Any, kind: type[Exception] = PtxtileError) -> str:
     @ptxtile.jit(target="sm_90a")
-    def kernel(A):
+    def kernel(A, C):
         A: T.Tensor((8, 32, 32), T.float32)
+        C: T.Tensor((8, 32, 32), T.float32)
         with T.Kernel(1, threads=64):
-            body(A)
+            body(A, C)
 
     with pytest.raises(kind) as caught:
-        kernel.compile(A=torch.zeros(8, 32, 32)).program  # noqa: B018 - lowers
+        kernel.compile(A=torch.zeros(8, 32, 32), C=torch.zeros(8, 32, 32)).variant.lowered()
     return str(caught.value)
 
 
 @T.macro
-def pipeline(A, order, stage, **more):
+def pipeline(A, C, order, stage, **more):
     S = T.alloc_shared((32, 32), T.float32)
     for k in T.Pipelined(8, order=order, stage=stage, **more):
         T.copy(A[k, 0, 0], S)
@@ -260,97 +261,96 @@ def pipeline(A, order, stage, **more):
 
 
 @T.macro
-def too_few(A):
-    pipeline(A, [0], [0])
+def too_few(A, C):
+    pipeline(A, C, [0], [0])
 
 
 @T.macro
-def too_many(A):
-    pipeline(A, [0, 1, 2], [0, 1, 1])
+def too_many(A, C):
+    pipeline(A, C, [0, 1, 2], [0, 1, 1])
 
 
 @T.macro
-def no_order(A):
-    pipeline(A, None, [0, 1])
+def no_order(A, C):
+    pipeline(A, C, None, [0, 1])
 
 
 @T.macro
-def no_stage(A):
-    pipeline(A, [0, 1], None)
+def no_stage(A, C):
+    pipeline(A, C, [0, 1], None)
 
 
 @T.macro
-def unequal(A):
-    pipeline(A, [0, 1], [0])
+def unequal(A, C):
+    pipeline(A, C, [0, 1], [0])
 
 
 @T.macro
-def twice_the_same(A):
-    pipeline(A, [0, 0], [0, 1])
+def twice_the_same(A, C):
+    pipeline(A, C, [0, 0], [0, 1])
 
 
 @T.macro
-def before_the_first(A):
-    pipeline(A, [0, 1], [-1, 0])
+def before_the_first(A, C):
+    pipeline(A, C, [0, 1], [-1, 0])
 
 
 @T.macro
-def no_list(A):
-    pipeline(A, 1, [0, 1])
+def no_list(A, C):
+    pipeline(A, C, 1, [0, 1])
 
 
 @T.macro
-def floats(A):
-    pipeline(A, [0, 1], [0.0, 1])
+def floats(A, C):
+    pipeline(A, C, [0, 1], [0.0, 1])
 
 
 @T.macro
-def with_sync(A):
-    pipeline(A, [0, 1], [0, 1], sync=[[0, 1]])
+def with_sync(A, C):
+    pipeline(A, C, [0, 1], [0, 1], sync=[[0, 1]])
 
 
 @T.macro
-def with_group(A):
-    pipeline(A, [0, 1], [0, 1], group=[[0], [1]])
+def with_group(A, C):
+    pipeline(A, C, [0, 1], [0, 1], group=[[0], [1]])
 
 
 @T.macro
-def use_before_load(A):
-    pipeline(A, [1, 0], [0, 0])
+def use_before_load(A, C):
+    pipeline(A, C, [1, 0], [0, 0])
 
 
 @T.macro
-def load_in_a_later_stage(A):
-    pipeline(A, [0, 1], [1, 0])
+def load_in_a_later_stage(A, C):
+    pipeline(A, C, [0, 1], [1, 0])
 
 
 @T.macro
-def the_tensor_is_read_ahead(A):
+def the_tensor_is_read_ahead(A, C):
     """The copy of the next iteration reads A before this one has written it."""
-    pipeline(A, [0, 1], [0, 1])
+    pipeline(A, C, [0, 1], [0, 1])
 
 
 @T.macro
-def a_fragment_ahead(A):
+def a_fragment_ahead(A, C):
     F = T.alloc_fragment((32, 32), T.float32)
-    C = T.empty((8, 32, 32), T.float32)
     for k in T.Pipelined(8, order=[0, 1], stage=[0, 1]):
         T.copy(A[k, 0, 0], F)
         T.copy(F, C[k, 0, 0])
 
 
 @T.macro
-def used_after_the_loop(A):
-    S, C = T.alloc_shared((32, 32), T.float32), T.empty((8, 32, 32), T.float32)
+def used_after_the_loop(A, C):
+    S = T.alloc_shared((32, 32), T.float32)
     for k in T.Pipelined(7, order=[0, 1], stage=[0, 1]):
         T.copy(A[k, 0, 0], S)
         for i, j in T.Parallel(32, 32):
             C[k, i, j] = S[j, i]
-    T.copy(S, C[7, 0, 0])
+    T.copy(S, A[7, 0, 0])
 
 
 @T.macro
-def a_break(A):
+def a_break(A, C):
     S = T.alloc_shared((32, 32), T.float32)
     for k in T.Pipelined(8, order=[0, 1], stage=[0, 1]):
         T.copy(A[k, 0, 0], S)
@@ -359,8 +359,19 @@ def a_break(A):
 
 
 @T.macro
-def a_barrier(A):
-    S, C = T.alloc_shared((32, 32), T.float32), T.empty((8, 32, 32), T.float32)
+def a_continue(A, C):
+    S = T.alloc_shared((32, 32), T.float32)
+    for k in T.Pipelined(8, order=[0, 1, 2], stage=[0, 1, 1]):
+        T.copy(A[k, 0, 0], S)
+        if k == 3:
+            continue
+        for i, j in T.Parallel(32, 32):
+            C[k, i, j] = S[j, i]
+
+
+@T.macro
+def a_barrier(A, C):
+    S = T.alloc_shared((32, 32), T.float32)
     for k in T.Pipelined(8, order=[0, 1, 2], stage=[0, 0, 1]):
         T.copy(A[k, 0, 0], S)
         T.sync_threads()
@@ -385,7 +396,8 @@ MISTAKES = [
     (the_tensor_is_read_ahead, "would need 2 versions of A", "only a shared tile that the loop alone uses"),
     (a_fragment_ahead, "would need 2 versions of F", "only a shared tile that the loop alone uses"),
     (used_after_the_loop, "would need 2 versions of S", "only a shared tile that the loop alone uses"),
-    (a_break, "a loop with order and stage leaves an iteration early", "got:      break"),
+    (a_break, "`break` in T.Pipelined", "use T.serial"),
+    (a_continue, "`continue` in T.Pipelined", "use T.serial"),
     (a_barrier, "a loop with order and stage synchronizes by hand", "got:      BarSync"),
 ]  # fmt: skip
 

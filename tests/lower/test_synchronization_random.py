@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from ptxtile.ir.gpu_ops import BarSync, BulkWaitGroup
 from ptxtile.ir.program import Program
 from ptxtile.ir.rewrite import Rewriter, walk
+from ptxtile.lower import hazards, synchronization_walk
 from tests.lower.hazard_programs import barriers_of, body, placed, replace, synchronized
 from tests.lower.race_referee import races
 from tests.lower.random_hazards import Generator
@@ -50,6 +51,21 @@ def test_no_race_is_left_around_tma(seed: int, threads: int) -> None:
     p = synchronized(Generator(seed, threads, tma=True).program())
     for n in (0, 1, 3):
         assert races(p, n=n) == []
+
+
+@pytest.mark.parametrize("tma", [False, True])
+def test_no_race_is_left_between_groups_of_threads(tma: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Groups of 4 of 8 threads in place of warpgroups: those that only have to know of their own have barriers of their
+    own, and these are enough."""
+    monkeypatch.setattr(hazards, "WARPGROUP", 4)
+    monkeypatch.setattr(synchronization_walk, "WARPGROUP", 4)
+    grouped = 0
+    for seed in range(150):
+        p = synchronized(Generator(seed, 8, tma=tma).program())
+        grouped += any(barrier.threads == 4 for barrier in barriers_of(p))
+        for n in TRIPS:
+            assert races(p, n=n) == [], seed
+    assert grouped > 10
 
 
 def _superfluous(p: Program) -> int:
@@ -100,7 +116,8 @@ def test_no_wait_for_stores_could_be_weaker() -> None:
         p = synchronized(Generator(seed, 8, conditions=False, tma=True, waits=False).program())
         waits = [node for node in walk(body(p)) if isinstance(node, BulkWaitGroup)]
         for number, wait in enumerate(waits):
-            for change in [{"pending": wait.pending + 1}] if wait.read else [{"pending": wait.pending + 1}, {"read": True}]:
+            changes = [{"pending": wait.pending + 1}] + ([] if wait.read else [{"read": True}])
+            for change in changes:
                 weaker = replace(p, kernels=(replace(p.kernels[0], body=_Changed(number, change).visit(body(p))),))
                 assert any(races(weaker, n=n) for n in TRIPS)
                 total += 1

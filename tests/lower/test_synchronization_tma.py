@@ -127,10 +127,10 @@ def test_barrier_initialisation_is_completed_and_not_doubled() -> None:
     assert outline(synchronized(tma_program(*rest))) == START + "if[E TL] W for[S]"
 
 
-def test_load_over_what_was_read_needs_a_barrier_and_no_fence() -> None:
+def test_load_over_what_was_read_needs_a_fence_and_a_barrier() -> None:
     reads = unrolled("v", 32, lambda v: write(R, v, read(A, rows(v)), 12))
     p = tma_program(loop("k", TRIPS, lambda k: seq(load_tiles(A, coordinate=k), wait_for(A, parity=k % 2), reads)))
-    check(p, START + "for[B if[E TL] W for[S]]")
+    check(p, START + "for[Fs B if[E TL] W for[S]]")
 
 
 def test_load_over_what_was_written_needs_a_fence() -> None:
@@ -322,13 +322,13 @@ def ring(releases: Statement, arrivals: int) -> Program:
 def test_ring_between_roles_needs_no_barrier_when_every_consumer_arrives() -> None:
     q = synchronized(ring(g.MbarrierArrive(barriers("empty"), number(0)), 128))
     assert [b.id for b in barriers_of(q)] == [0]
-    assert outline(q).endswith("B consumer[for[W for[S] A]] producer[for[W if[E TL]]]")
+    assert outline(q).endswith("B consumer[for[W for[S] Fs A]] producer[for[W if[E TL]]]")
     assert races(q) == []
 
 
 def test_one_arrival_for_all_consumers_comes_after_their_barrier() -> None:
     q = synchronized(ring(elected(0, g.MbarrierArrive(barriers("empty"), number(0))), 1))
-    assert outline(q).endswith("B consumer[for[W for[S] B if[A]]] producer[for[W if[E TL]]]")
+    assert outline(q).endswith("B consumer[for[W for[S] Fs B if[A]]] producer[for[W if[E TL]]]")
     assert races(q) == []
     assert [(b.id, b.threads) for b in barriers_of(q)] == [(0, 256), (1, 128)]
 
@@ -346,3 +346,78 @@ def test_every_inserted_op_has_a_record() -> None:
     records = [why for why in q.why if why.pass_name == "insert_synchronization"]
     assert len(inserted) - 1 == 3  # one barrier came with the program
     assert sum(why.decision.count("barrier") + why.decision.count("fence") for why in records) == 3
+
+
+# --- warpgroups by themselves ----------------------------------------------------------------------------------------
+
+PART = SIZE // 2
+HALVES = (("half", "TC", PART),)
+
+
+def own_part(line: int = 13) -> Statement:
+    """256 threads fill C, each warpgroup a half of it."""
+    here = binary("mul", binary("floordiv", THREAD, 128), PART)
+    lane = binary("floormod", THREAD, 128)
+    place = lambda v: plus(plus(here, binary("mul", v, 128)), lane)  # noqa: E731
+    return unrolled("w", 16, lambda v: write(C, place(v), read(R, v), line))
+
+
+def store_own_part(coordinate: Expr | int = 0, elements: int = PART) -> Statement:
+    """One thread of each warpgroup stores its half, ``elements`` apart in global memory."""
+    half = binary("floordiv", THREAD, 128)
+    where = plus(coordinate if isinstance(coordinate, Expr) else number(coordinate), binary("mul", half, elements))
+    copy = g.TmaStore("half", (where,), C, binary("mul", half, PART), location=at(14))
+    return If(binary("floormod", THREAD, 128).eq(0), seq(copy, g.BulkCommitGroup()))
+
+
+def of_warpgroups(*statements: Statement, threads: int = 256) -> Program:
+    return program(*statements, threads=threads, tensors=TENSORS, maps=HALVES)
+
+
+def test_warpgroups_that_store_their_own_parts_do_not_meet() -> None:
+    check(of_warpgroups(own_part(), store_own_part()), "for[S] Fs if[B|B] if[TS C] Wr")
+    q = check(
+        of_warpgroups(loop("k", TRIPS, lambda k: seq(own_part(), store_own_part(binary("mul", k, SIZE))))),
+        "for[Wr if[B|B] for[S] Fs if[B|B] if[TS C]] Wr",
+    )
+    assert sorted({(b.id, b.threads) for b in barriers_of(q)}) == [(1, 128), (2, 128)]
+    assert [why.decision for why in q.why if "warpgroup" in why.decision]
+
+
+def test_parts_of_two_warpgroups_that_overlap_in_memory_are_ordered() -> None:
+    """In the same iteration they are one statement's; from one iteration to the next both have to be done."""
+    p = of_warpgroups(loop("k", TRIPS, lambda k: seq(own_part(), store_own_part(binary("mul", k, PART)))))
+    assert outline(synchronized(p)) == "for[Wr if[B|B] for[S] Wg Fs B if[TS C]] Wr"
+    assert races(synchronized(p), n=3) == []
+
+
+def test_a_store_of_all_by_one_thread_needs_all() -> None:
+    whole = program(own_part(), store_tile(C, 0, False), threads=256, tensors=TENSORS, maps=MAPS)
+    check(whole, "for[S] Fs B if[TS C] Wr")
+
+
+def test_a_read_of_the_other_half_needs_all() -> None:
+    """Barriers of warpgroups do not tell the other warpgroup."""
+    other = unrolled("u", 16, lambda v: write(R, v, read(C, binary("sub", number(SIZE - 1), plus(THREAD, v * 256)))))
+    own = unrolled("o", 16, lambda v: write(R, v, read(C, plus(binary("mul", THREAD, 16), v))))
+    check(of_warpgroups(own_part(), own), "for[S] if[B|B] for[S]")
+    check(of_warpgroups(own_part(), own, other), "for[S] if[B|B] for[S] B for[S]")
+    check(of_warpgroups(own_part(), other), "for[S] B for[S]")
+
+
+def test_one_warpgroup_has_one_barrier() -> None:
+    own = unrolled("o", 16, lambda v: write(R, v, read(C, plus(binary("mul", THREAD, 16), v))))
+    fill = unrolled("w", 16, lambda v: write(C, plus(binary("mul", v, 128), THREAD), 1))
+    q = check(of_warpgroups(fill, own, threads=128), "for[S] B for[S]")
+    assert [(b.id, b.threads) for b in barriers_of(q)] == [(0, 128)]
+
+
+def test_a_role_of_three_warpgroups_has_three_barriers() -> None:
+    part = lambda v: plus(binary("mul", binary("floordiv", THREAD, 128), PART // 2), v)  # noqa: E731
+    lane = binary("floormod", THREAD, 128)
+    fill = unrolled("w", 8, lambda v: write(C, plus(part(binary("mul", v, 128)), lane), 1))
+    own = unrolled("o", 8, lambda v: write(R, v, read(C, plus(binary("mul", THREAD, 8), v))))
+    idle = unrolled("i", 8, lambda v: write(R, v, 1))
+    roles = Specialized((Role("work", 0, 384, seq(fill, own)), Role("other", 384, 128, idle)))
+    q = check(of_warpgroups(roles, threads=512), "work[for[S] if[B|if[B|B]] for[S]] other[for[S]]")
+    assert [(b.id, b.threads) for b in barriers_of(q)] == [(1, 128), (2, 128), (3, 128)]

@@ -145,7 +145,8 @@ def test_an_argument_passed_as_none_is_a_null_pointer(fake) -> None:
     [
         ("CUDA_ERROR_INVALID_VALUE", LaunchError, "launch of kernel 'add_kernel' refused"),
         ("CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES", LaunchError, "grid (8, 6, 1), block (128, 1, 1), cluster (2, 1, 1)"),
-        ("CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE", LaunchError, "refused"),
+        ("CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE", LaunchError, "T.sync_grid must fit on the card"),
+        ("CUDA_ERROR_INVALID_CLUSTER_SIZE", LaunchError, "a multiple of cluster_dims"),
         ("CUDA_ERROR_ILLEGAL_ADDRESS", DriverError, "earlier work on the card failed"),
         ("CUDA_ERROR_LAUNCH_FAILED", DriverError, "earlier work on the card failed"),
     ],

@@ -244,3 +244,41 @@ def test_mutable_defaults_are_read_at_each_call(fake) -> None:
     shape[0] = 16
     fill(torch.zeros(64))
     assert [launch["grid"] for launch in fake.launched] == [(2, 1, 1), (4, 1, 1)]
+
+
+@ptxtile.jit(target="sm_90a")
+def in_clusters(A):
+    N = T.const("N")
+    A: T.Tensor((N,), T.float32)
+    B = T.empty((N,), T.float32)
+    with T.Kernel(T.ceildiv(N, 128), threads=128, cluster_dims=2) as bx:
+        for i in T.Parallel(128):
+            B[bx * 128 + i] = A[bx * 128 + i] + 1.0
+    return B
+
+
+@ptxtile.jit(target="sm_90a")
+def together(A):
+    N = T.const("N")
+    A: T.Tensor((N,), T.float32)
+    B = T.empty((N,), T.float32)
+    with T.Kernel(T.ceildiv(N, 128), threads=128) as bx:
+        for i in T.Parallel(128):
+            B[bx * 128 + i] = A[bx * 128 + i] + 1.0
+        T.sync_grid()
+        for i in T.Parallel(128):
+            B[bx * 128 + i] = B[bx * 128 + i] * 2.0
+    return B
+
+
+@pytest.mark.parametrize(
+    "kernel, attributes", [(in_clusters, {"CLUSTER_DIMENSION": (2, 1, 1)}), (together, {"COOPERATIVE": 1})]
+)
+def test_planned_calls_launch_clusters_and_whole_grids(fake, plans_run, kernel, attributes) -> None:
+    """The attributes of the checked first call are those of every planned one, for every size."""
+    fake.parameter_sizes = (8, 8)
+    for size in (1024, 256, 1024):
+        for _ in range(3):
+            kernel(torch.zeros(size))
+            assert fake.launched[-1]["attributes"] == attributes and fake.launched[-1]["grid"] == (size // 128, 1, 1)
+    assert len(plans_run) == 2 + 2 + 3

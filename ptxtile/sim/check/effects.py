@@ -7,108 +7,97 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ptxtile.errors import SimulationError
 from ptxtile.ir.gpu_ops import BulkWaitGroup
 from ptxtile.sim.async_effects import AsyncEffect, EffectPolicy, Touch
-from ptxtile.sim.check.clocks import WARP, WARPGROUP, Engine
-from ptxtile.sim.check.watch import Issue, Watch
+from ptxtile.sim.check.clocks import GLOBAL_FENCED, SHARED_FENCED, TO_ASYNC, TO_GENERIC, WARPGROUP, Engine
+from ptxtile.sim.check.shadow import Actors
+from ptxtile.sim.check.watch import Watch
 from ptxtile.sim.control_flow import Wait
 from ptxtile.sim.masks import Mask
+from ptxtile.sim.memory import GlobalTensor
 
 if TYPE_CHECKING:
+    from ptxtile.sim.check.machine import CheckedThreads
     from ptxtile.sim.machine import Threads
 
 GROUPED = {"wgmma": Engine.WGMMA, "cp_async": Engine.CP_ASYNC}
 
 
 class CheckedEffects:
-    """``policy`` carries the effects out; ``watch`` judges them."""
+    """``policy`` carries the effects out; ``watch`` judges them. What waits do to the clocks is a hook's matter."""
 
     def __init__(self, policy: EffectPolicy) -> None:
         self.policy = policy
         self.watch: Watch | None = None
 
-    def issue(self, threads: Threads, effect: AsyncEffect, mask: Mask) -> None:
-        assert threads.statement is not None
+    def issue(self, threads: CheckedThreads, effect: AsyncEffect, mask: Mask) -> None:
+        assert threads.statement is not None and self.watch is not None
         for touch in effect.touches():
-            self._watch().touch(threads.statement, touch, self._issue(threads, effect, touch, mask))
+            self.watch.touch(threads.statement, touch, self._actors(threads, effect, touch, mask))
         self.policy.issue(threads, effect, mask)
 
-    def _watch(self) -> Watch:
-        assert self.watch is not None, "the group sets it"
-        return self.watch
-
-    def _issue(self, threads: Threads, effect: AsyncEffect, touch: Touch, mask: Mask) -> Issue:
-        """The engine that makes each row of a touch, and what its issuer knew."""
-        clocks = self._watch().clocks
-        warps = self._issuers(threads, effect, touch, mask)
-        distinct, which = np.unique(warps, return_inverse=True)
-        states = clocks.state[distinct]
-        engine = None
+    def _actors(self, threads: CheckedThreads, effect: AsyncEffect, touch: Touch, mask: Mask) -> Actors:
+        """The engine that makes each row of a touch, and what its issuer knows."""
+        assert self.watch is not None
+        clocks = self.watch.clocks
+        fence_row = GLOBAL_FENCED if isinstance(touch.memory, GlobalTensor) else SHARED_FENCED
+        issuers = threads.numbers(mask)
+        if effect.kind == "wgmma":
+            return self._of_warpgroups(issuers, fence_row)
+        issuers = issuers if touch.issuers is None else issuers[touch.issuers]
+        proxy = TO_ASYNC
         if effect.kind == "tma_load":  # done when the phase of its mbarrier is
             signals = [(mbarrier, int(cta)) for mbarrier, cta in zip(touch.signals, touch.ctas, strict=True)]
-            agents = [self._watch().group.mbarrier_agent(mbarrier, cta) for mbarrier, cta in signals]
-            times = [int(mbarrier.phase[cta]) + 1 for mbarrier, cta in signals]
+            agents = np.array([self.watch.group.mbarrier_agent(mbarrier, cta) for mbarrier, cta in signals])
+            times = np.array([int(mbarrier.phase[cta]) + 1 for mbarrier, cta in signals])
         else:
             if effect.kind == "tma_store":
                 engine = Engine.BULK_WRITE if touch.is_write else Engine.BULK_READ
-            else:
-                engine = GROUPED[effect.kind]
-            agents = [clocks.agent(engine, int(warp)) for warp in distinct]
-            times = [clocks.open_time(engine, int(warp)) for warp in distinct]
-            agents, times = np.array(agents)[which], np.array(times)[which]
-        if engine is Engine.WGMMA:  # starts when all four warps have come to it
-            states = np.stack([clocks.state[warp : warp + 4].min(axis=0) for warp in distinct])
-        return Issue(engine, np.array(agents), np.array(times), states, which.reshape(-1))
+            else:  # cp.async belongs to the generic proxy (PTX ISA, «Memory Consistency Model», proxies)
+                engine, proxy = GROUPED[effect.kind], TO_GENERIC
+            agents = clocks.agents_of(engine, issuers)
+            times = clocks.time_now[agents]
+        return Actors(agents, times, clocks.strand_of[issuers], issuers, clocks.state, proxy, fence_row)
 
-    def _issuers(self, threads: Threads, effect: AsyncEffect, touch: Touch, mask: Mask) -> np.ndarray:
-        """The warp that issued each row of a touch; of a warpgroup its first one."""
-        ctas, lanes = threads.active_lanes(mask)
-        warps = ctas * self._watch().clocks.warps_of_cta + (lanes + threads.first_thread) // WARP
-        if effect.kind == "wgmma":
-            return warps[(lanes + threads.first_thread) % WARPGROUP == 0]
-        if len(warps) == len(touch.offsets):
-            return warps
-        # Copies of multicast boxes: their CTA's own issuer stands for whoever sent the box; all issue alike.
-        by_cta = {int(cta): int(warp) for cta, warp in zip(ctas, warps, strict=True)}
-        return np.array([by_cta.get(int(cta), int(warps[0])) for cta in touch.ctas])
+    def _of_warpgroups(self, issuers: np.ndarray, fence_row: int) -> Actors:
+        """A wgmma starts when all of its warpgroup have come to it, and relies on what each of them knows."""
+        assert self.watch is not None
+        clocks = self.watch.clocks
+        agents = clocks.agents_of(Engine.WGMMA, issuers[::WARPGROUP])
+        by_group = issuers.reshape(-1, WARPGROUP)
+        state = np.stack([clocks.state[np.unique(clocks.strand_of[threads])].min(axis=0) for threads in by_group])
+        nobody = np.full(len(agents), -1, dtype=np.int32)
+        return Actors(agents, clocks.time_now[agents], np.arange(len(agents)), nobody, state, TO_ASYNC, fence_row)
 
-    # Groups -------------------------------------------------------------------------------------------------------
-
-    def _warps(self, threads: Threads, mask: Mask) -> np.ndarray:
-        ctas, lanes = threads.active_lanes(mask)
-        clocks = self._watch().clocks
-        return np.unique(ctas * clocks.warps_of_cta + (lanes + threads.first_thread) // WARP)
+    # The policy's part --------------------------------------------------------------------------------------------
 
     def commit_bulk_group(self, threads: Threads, mask: Mask) -> None:
-        for warp in self._warps(threads, mask):
-            for engine in (Engine.BULK_READ, Engine.BULK_WRITE):
-                self._watch().clocks.commit(engine, int(warp))
         self.policy.commit_bulk_group(threads, mask)
 
     def wait_bulk_group(self, threads: Threads, op: BulkWaitGroup, mask: Mask) -> Wait | None:
-        clocks = self._watch().clocks
-        for warp in map(int, self._warps(threads, mask)):
-            clocks.wait(Engine.BULK_READ, warp, op.pending)
-            if not op.read:
-                clocks.wait(Engine.BULK_WRITE, warp, op.pending)
         return self.policy.wait_bulk_group(threads, op, mask)
 
     def commit_group(self, threads: Threads, engine: str, mask: Mask) -> None:
-        for warp in self._warps(threads, mask):
-            self._watch().clocks.commit(GROUPED[engine], int(warp))
         self.policy.commit_group(threads, engine, mask)
 
     def wait_group(self, threads: Threads, engine: str, pending: int, mask: Mask) -> Wait | None:
-        for warp in self._warps(threads, mask):
-            self._watch().clocks.wait(GROUPED[engine], int(warp), pending)
         return self.policy.wait_group(threads, engine, pending, mask)
 
     def complete(self, threads: Threads, engine: str, mask: Mask) -> None:
-        self.commit_group(threads, engine, mask)
-        self.wait_group(threads, engine, 0, mask)
+        self.policy.complete(threads, engine, mask)
 
     def progress(self) -> bool:
         return self.policy.progress()
 
     def finish(self) -> None:
-        self.policy.finish()
+        """All threads have ended: what is under way is reported here, so a policy's own complaint about it adds
+        nothing."""
+        assert self.watch is not None
+        before = self.watch.reported
+        self.watch.outstanding.check()
+        try:
+            self.policy.finish()
+        except SimulationError:
+            if self.watch.reported == before:
+                raise

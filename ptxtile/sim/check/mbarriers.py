@@ -2,40 +2,86 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from ptxtile.sim.check.clocks import KNOWN, Clocks
+from ptxtile.errors import Location
+from ptxtile.sim.check.clocks import KNOWN, WARP, Clocks, Engine
 from ptxtile.sim.rules.mbarriers import Mbarrier
 
 
+@dataclass(slots=True)
+class Arrival:
+    """Arrivals of ``threads`` of one warp on the mbarrier of ``cta``; ``copies``: once their cp.async are done."""
+
+    cta: int
+    threads: np.ndarray
+    copies: bool = False
+
+
 class CheckedMbarrier(Mbarrier):
-    """``number``: among the mbarriers of the group. ``initialiser`` [CTA]: (warp, its time) of the init, and whether
-    the init fence followed. ``seen``: the last phase that a warp has seen complete."""
+    """``number``: among the mbarriers of the group. ``storage`` and ``offset``: its place in shared memory.
+    ``initialiser`` [CTA]: the thread that ran the init, -1 before; ``fenced`` [CTA]: whether the init fence followed.
+    ``seen`` [thread]: the last phase that a thread has seen complete, -1 before. ``arrived`` [CTA]: arrivals of the
+    present phase by warp, ``ever``: warps that arrived at any time."""
 
     def __init__(self, name: str, ctas: int, number: int, clocks: Clocks) -> None:
         super().__init__(name, ctas)
         self.number, self.clocks = number, clocks
+        self.coming: list[Arrival] = []
+        """What the operation that runs now is about to do, in an order that is drawn."""
         self.gathered = [np.zeros((3, clocks.agents), dtype=np.int32) for _ in range(ctas)]
         self.completed: list[dict[int, np.ndarray]] = [{} for _ in range(ctas)]
-        self.initialiser: list[tuple[int, int] | None] = [None] * ctas
+        self.initialiser = np.full(ctas, -1)
         self.fenced = np.zeros(ctas, dtype=bool)
-        self.seen: dict[int, int] = {}
+        self.seen = np.full(clocks.threads, -1)
+        self.arrived: list[dict[int, int]] = [{} for _ in range(ctas)]
+        self.ever: list[set[int]] = [set() for _ in range(ctas)]
+        self.latest_use: Location | None = None
 
-    def gather(self, cta: int, clock: np.ndarray) -> None:
-        """An arrival with this clock. Phases follow each other, so a later one tells of the earlier ones too."""
+    def arrive(self, counts: np.ndarray) -> None:
+        """The arrivals that were announced, one warp after another, so that a phase knows of those that it counts."""
+        announced, self.coming = self.coming, []
+        for arrival in announced:
+            left = arrival.threads
+            while len(left):
+                taken = left[: max(1, int(self.pending[arrival.cta]))]
+                left = left[len(taken) :]
+                self._arrive_together(arrival, taken)
+
+    def _arrive_together(self, arrival: Arrival, threads: np.ndarray) -> None:
+        cta, warp = arrival.cta, int(threads[0]) // WARP
+        clock = self.clocks.release(threads)
+        if arrival.copies:
+            agents = self.clocks.agents_of(Engine.CP_ASYNC, threads)
+            clock[KNOWN, agents] = self.clocks.time_now[agents]
+            self.clocks.time_now[agents] += 1
         np.maximum(self.gathered[cta], clock, out=self.gathered[cta])
+        self.arrived[cta][warp] = self.arrived[cta].get(warp, 0) + len(threads)
+        self.ever[cta].add(warp)
+        counts = np.zeros(len(self.pending), dtype=np.int64)
+        counts[cta] = len(threads)
+        super().arrive(counts)
 
     def complete_phases(self) -> None:
+        """Phases follow each other, so a later one tells of what arrived in the earlier ones too."""
         before = self.phase.copy()
         super().complete_phases()
-        for cta in np.flatnonzero(self.phase != before):
-            clock = self.gathered[cta].copy()
-            clock[KNOWN, self.clocks.mbarrier_agent(self.number, int(cta))] = self.phase[cta]
+        for cta in map(int, np.flatnonzero(self.phase != before)):
+            clock, phase = self.gathered[cta].copy(), int(self.phase[cta])
+            if Engine.TMA_LOAD in self.clocks.first:
+                clock[KNOWN, self.clocks.mbarrier_agent(self.number, cta)] = phase
             self.gathered[cta] = clock.copy()
-            self.completed[cta][int(self.phase[cta])] = clock
-            self.completed[cta].pop(int(self.phase[cta]) - 3, None)
+            self.completed[cta][phase] = clock
+            self.completed[cta].pop(phase - 3, None)
+            self.arrived[cta] = {}
 
     def observed(self, cta: int, parity: int) -> int:
         """The latest phase whose completion lets a wait for ``parity`` pass; 0: the state after init."""
         phase = int(self.phase[cta])
         return phase if phase & 1 != parity else phase - 1
+
+    def is_under_way(self, cta: int) -> bool:
+        """Whether something has arrived in the present phase, or is expected."""
+        return bool(self.pending[cta] != self.arrivals[cta] or self.transactions[cta] != 0)

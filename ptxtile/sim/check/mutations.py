@@ -1,7 +1,7 @@
 """Mutants of a lowered program: each has one piece of its synchronization taken away or weakened.
 
 They measure the checker. A mutant that it does not report is either a fault of the checker, or the piece was not
-needed, since something else orders the same accesses.
+needed, since something else orders the same accesses (:mod:`ptxtile.sim.check.equivalence`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from ptxtile.errors import Location
-from ptxtile.ir import async_copy_ops, cluster_ops, gpu_ops, manual_ops, tensor_core_ops
+from ptxtile.ir import async_copy_ops, atomic_ops, cluster_ops, gpu_ops, manual_ops, tensor_core_ops, warp_ops
 from ptxtile.ir.expressions import Expr
 from ptxtile.ir.program import Program
 from ptxtile.ir.rewrite import map_children, walk
@@ -21,15 +21,20 @@ from ptxtile.records import record
 
 @record
 class Mutant:
-    """``what``: the change in words, with the kernel, the operation and its number among its kind."""
+    """``what``: the change in words, with the kernel, the operation and its number among its kind. ``original``: the
+    statement that ``changed`` (None: nothing) stands for. ``only_orders``: the change takes away order between
+    accesses, and nothing that anybody waits for."""
 
     what: str
     program: Program
     location: Location | None
+    original: Statement
+    changed: Statement | None
+    only_orders: bool
 
 
-def _removed(node: Statement) -> Statement:
-    return Seq(())
+def _removed(node: Statement) -> None:
+    return None
 
 
 def _weaker_wait(node: Any) -> Statement:
@@ -52,40 +57,71 @@ def _one_more(node: Any) -> Statement:
     return replace(node, arrivals=node.arrivals + 1)
 
 
-def _one_less(node: Any) -> Statement:
-    return replace(node, arrivals=node.arrivals - 1)
+def _one_less(node: Any) -> Statement | None:
+    return replace(node, arrivals=node.arrivals - 1) if node.arrivals > 1 else node
+
+
+def _more_threads(node: Any) -> Statement:
+    return replace(node, threads=node.threads + 32)
+
+
+def _fewer_threads(node: Any) -> Statement:
+    return replace(node, threads=node.threads - 32) if node.threads > 32 else node
 
 
 def _only_read(node: Any) -> Statement:
     return replace(node, read=True)
 
 
-Change = Callable[[Any], Statement]
-CHANGES: dict[type, tuple[tuple[str, Change], ...]] = {
-    gpu_ops.BarSync: (("removed", _removed),),
-    manual_ops.BarArrive: (("removed", _removed),),
-    gpu_ops.FenceProxyAsync: (("removed", _removed),),
-    gpu_ops.FenceMbarrierInit: (("removed", _removed),),
-    gpu_ops.MbarrierInit: (("one arrival more", _one_more), ("one arrival less", _one_less)),
-    gpu_ops.MbarrierArrive: (("removed", _removed),),
-    gpu_ops.MbarrierArriveExpectTx: (
-        ("removed", _removed), ("16 bytes more", _more_bytes), ("16 bytes less", _fewer_bytes),
-    ),
-    manual_ops.MbarrierExpectTx: (("16 bytes more", _more_bytes), ("16 bytes less", _fewer_bytes)),
-    gpu_ops.MbarrierWait: (("removed", _removed), ("other parity", _other_parity)),
-    gpu_ops.BulkCommitGroup: (("removed", _removed),),
-    gpu_ops.BulkWaitGroup: (("removed", _removed), ("one group more", _weaker_wait), ("of reads only", _only_read)),
-    async_copy_ops.CpAsyncCommitGroup: (("removed", _removed),),
-    async_copy_ops.CpAsyncWaitGroup: (("removed", _removed), ("one group more", _weaker_wait)),
-    async_copy_ops.CpAsyncMbarrierArrive: (("removed", _removed),),
-    cluster_ops.MbarrierArriveRemote: (("removed", _removed),),
-    cluster_ops.ClusterArrive: (("removed", _removed),),
-    cluster_ops.ClusterWait: (("removed", _removed),),
-    tensor_core_ops.WgmmaFence: (("removed", _removed),),
-    tensor_core_ops.WgmmaCommitGroup: (("removed", _removed),),
-    tensor_core_ops.WgmmaWaitGroup: (("removed", _removed), ("one group more", _weaker_wait)),
-}  # fmt: skip
-"""Kind of operation → (what is done to it, how)."""
+def _relaxed(node: Any) -> Statement:
+    return replace(node, order="relaxed")
+
+
+@record
+class Change:
+    """``make`` gives the changed statement, None to remove it, or the same where it cannot be changed so."""
+
+    what: str
+    make: Callable[[Any], Statement | None]
+    only_orders: bool = False
+
+
+_REMOVED = Change("removed", _removed)  # of what somebody waits for
+_NO_ORDER = Change("removed", _removed, only_orders=True)
+_WEAKER = Change("one group more", _weaker_wait, only_orders=True)
+_COUNTS = (Change("32 threads more", _more_threads), Change("32 threads fewer", _fewer_threads))
+_BYTES = (Change("16 bytes more", _more_bytes), Change("16 bytes less", _fewer_bytes))
+_RELAXED = Change("relaxed", _relaxed, only_orders=True)
+
+CHANGES: dict[type, tuple[Change, ...]] = {
+    gpu_ops.BarSync: (_NO_ORDER, *_COUNTS),
+    manual_ops.BarArrive: (_REMOVED, *_COUNTS),
+    manual_ops.BarReduce: (_REMOVED, *_COUNTS),
+    manual_ops.GridSync: (_NO_ORDER,),
+    warp_ops.SyncWarp: (_NO_ORDER,),
+    gpu_ops.FenceProxyAsync: (_NO_ORDER,),
+    gpu_ops.FenceMbarrierInit: (_NO_ORDER,),
+    gpu_ops.MbarrierInit: (Change("one arrival more", _one_more), Change("one arrival less", _one_less)),
+    gpu_ops.MbarrierArrive: (_REMOVED,),
+    gpu_ops.MbarrierArriveExpectTx: (_REMOVED, *_BYTES),
+    manual_ops.MbarrierExpectTx: (_REMOVED, *_BYTES),
+    gpu_ops.MbarrierWait: (_NO_ORDER, Change("other parity", _other_parity)),
+    gpu_ops.BulkCommitGroup: (_NO_ORDER,),
+    gpu_ops.BulkWaitGroup: (_NO_ORDER, _WEAKER, Change("of reads only", _only_read, only_orders=True)),
+    async_copy_ops.CpAsyncCommitGroup: (_NO_ORDER,),
+    async_copy_ops.CpAsyncWaitGroup: (_NO_ORDER, _WEAKER),
+    async_copy_ops.CpAsyncMbarrierArrive: (_REMOVED,),
+    cluster_ops.MbarrierArriveRemote: (_REMOVED,),
+    cluster_ops.ClusterArrive: (_REMOVED,),
+    cluster_ops.ClusterWait: (_NO_ORDER,),
+    tensor_core_ops.WgmmaFence: (_NO_ORDER,),
+    tensor_core_ops.WgmmaCommitGroup: (_NO_ORDER,),
+    tensor_core_ops.WgmmaWaitGroup: (_NO_ORDER, _WEAKER),
+    atomic_ops.Atomic: (_RELAXED,),
+    atomic_ops.AtomicLoad: (_RELAXED,),
+    atomic_ops.AtomicStore: (_RELAXED,),
+}
+"""Kind of operation → what is done to it. Prefetches, shuffles, votes and the masks of multicasts order nothing."""
 
 
 def mutants(program: Program) -> Iterator[Mutant]:
@@ -94,16 +130,15 @@ def mutants(program: Program) -> Iterator[Mutant]:
         counts: dict[type, int] = {}
         for node in walk(kernel.body):
             number = counts[type(node)] = counts.get(type(node), 0) + 1
-            for what, change in CHANGES.get(type(node), ()):
-                changed = change(node)
-                if isinstance(changed, gpu_ops.MbarrierInit) and changed.arrivals < 1:
-                    continue
+            for change in CHANGES.get(type(node), ()):
+                changed = change.make(node)
                 if changed == node:
                     continue
-                body = _with(kernel.body, node, changed)
+                body = _with(kernel.body, node, Seq(()) if changed is None else changed)
                 kernels = (*program.kernels[:position], replace(kernel, body=body), *program.kernels[position + 1 :])
-                words = f"{kernel.name}: {type(node).__name__} {number} {what}"
-                yield Mutant(words, replace(program, kernels=kernels), node.location)
+                words = f"{kernel.name}: {type(node).__name__} {number} {change.what}"
+                mutant = replace(program, kernels=kernels)
+                yield Mutant(words, mutant, node.location, node, changed, change.only_orders)
 
 
 def _with(root: Any, old: Statement, new: Statement) -> Any:

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ptxtile.errors import DeadlockError, SimulationError
+from ptxtile.ir.atomic_ops import ACQUIRING, ATOMIC_OPS, RELEASING
+from ptxtile.ir.buffers import Scope
+from ptxtile.ir.expressions import Load
 from ptxtile.ir.program import Kernel, Program
+from ptxtile.ir.rewrite import walk
+from ptxtile.ir.statements import While
 from ptxtile.sim.async_effects import EffectPolicy, ImmediateEffects
+from ptxtile.sim.check.deadlocks import describe_deadlock
 from ptxtile.sim.check.findings import Finding, Report
-from ptxtile.sim.check.machine import CheckedGroup
-from ptxtile.sim.check.watch import GlobalShadows
-from ptxtile.sim.check.written import written_storages
-from ptxtile.sim.delayed_effects import DelayedEffects
+from ptxtile.sim.check.global_shadows import GlobalShadows, fresh_storages, written_storages
+from ptxtile.sim.check.machine import CheckedGroup, Withheld
+from ptxtile.sim.delayed_effects import ALWAYS, DelayedEffects
 from ptxtile.sim.launch import prepare_launches
 from ptxtile.sim.machine import KernelContext, run_to_completion
 from ptxtile.sim.memory import GlobalTensor
@@ -33,72 +39,98 @@ def check(
     *,
     seeds: range = range(2),
     progress: Callable[[int, int], None] | None = None,
+    most_findings: int = MOST_FINDINGS,
+    withheld: Withheld | None = None,
 ) -> Report:
     """Runs ``program`` once for each seed, on copies of ``tensors``: asynchronous effects at the first legal moment
-    for even seeds and at the last for odd ones, warps and blocks in an order drawn from the seed.
+    for seed 0, at the last one for odd seeds, some early and some late for the others; warps and blocks in an order
+    drawn from the seed.
 
-    ``progress`` is told of (blocks done, blocks in all). A run ends at a deadlock or at what the hardware would stop
-    at; races do not end it.
+    ``progress`` is told of (blocks done, blocks in all) of a launch. A run ends at a deadlock or at what the hardware
+    would stop at; races do not end it. ``withheld``: order between accesses that is not counted.
     """
     found: dict[tuple, Finding] = {}
     for seed in seeds:
-        copies = {name: None if tensor is None else _copied(tensor) for name, tensor in tensors.items()}
-        for finding in _run(program, copies, scalars, seed, progress):
-            found.setdefault((finding.rule, finding.locations, finding.message.split("[")[0]), finding)
-            if len(found) >= MOST_FINDINGS:
+        copies = _copied(tensors)
+        for finding in _run(program, copies, scalars, seed, progress, withheld):
+            found.setdefault((finding.rule, finding.locations, re.sub(r"[0-9]+", "", finding.message)), finding)
+            if len(found) >= most_findings:
                 return Report(tuple(found.values()), seed - seeds.start + 1)
     return Report(tuple(found.values()), len(seeds))
 
 
-def _copied(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor in a copy of its whole storage, with the same place in it."""
+def _copied(tensors: Mapping[str, torch.Tensor | None]) -> dict[str, torch.Tensor]:
+    """The tensors in copies of their whole storages, with the same places in them: those that share one still do."""
     import torch
 
-    storage = tensor.untyped_storage().clone()
-    return torch.empty(0, dtype=tensor.dtype).set_(storage, tensor.storage_offset(), tensor.shape, tensor.stride())
+    storages: dict[int, torch.UntypedStorage] = {}
+    copies = {}
+    for name, tensor in tensors.items():
+        if tensor is not None:
+            whole = tensor.untyped_storage()
+            storage = storages.get(whole.data_ptr())
+            if storage is None:
+                storage = storages[whole.data_ptr()] = whole.clone()
+            empty = torch.empty(0, dtype=tensor.dtype)
+            copies[name] = empty.set_(storage, tensor.storage_offset(), tensor.shape, tensor.stride())
+    return copies
 
 
 def _policy(seed: int) -> Callable[[], EffectPolicy]:
-    return ImmediateEffects if seed % 2 == 0 else lambda: DelayedEffects(seed)
+    if seed == 0:
+        return ImmediateEffects
+    delay = ALWAYS if seed % 2 else dict.fromkeys(ALWAYS, 0.5)
+    return lambda: DelayedEffects(seed, delay)
 
 
 def _run(
-    program: Program, tensors: Mapping[str, torch.Tensor | None], scalars: Mapping[str, int | float], seed: int,
-    progress: Callable[[int, int], None] | None,
+    program: Program, tensors: Mapping[str, torch.Tensor], scalars: Mapping[str, int | float], seed: int,
+    progress: Callable[[int, int], None] | None, withheld: Withheld | None,
 ) -> Iterator[Finding]:  # fmt: skip
-    memory = {name: GlobalTensor(name, tensor) for name, tensor in tensors.items() if tensor is not None}
+    memory = {name: GlobalTensor(name, tensor) for name, tensor in tensors.items()}
+    shadows = GlobalShadows(fresh_storages(program, memory))
     with np.errstate(all="ignore"):
         for context, launch in prepare_launches(program, memory, scalars, _policy(seed)):
-            yield from _check_launch(program, context.kernel, context, launch.cooperative, memory, seed, progress)
+            shadows.written = written_storages(program, context.kernel, memory)
+            for finding in _check_launch(context, launch.cooperative, seed, shadows, progress, withheld):
+                yield finding
+                if finding.rule in ("deadlock", "illegal"):
+                    return
+            shadows.end_launch()
 
 
 def _check_launch(
-    program: Program, kernel: Kernel, context: KernelContext, cooperative: bool, memory: Mapping[str, GlobalTensor],
-    seed: int, progress: Callable[[int, int], None] | None,
+    context: KernelContext, cooperative: bool, seed: int, shadows: GlobalShadows,
+    progress: Callable[[int, int], None] | None, withheld: Withheld | None,
 ) -> Iterator[Finding]:  # fmt: skip
     found: list[Finding] = []
-    written = written_storages(program, kernel)
-    addresses = {memory[name].address for name in written if name in memory}
-    aliases = frozenset(name for name, tensor in memory.items() if tensor.address in addresses)
-    shadows = GlobalShadows(aliases)
+    kernel = context.kernel
     total = context.grid[0] * context.grid[1] * context.grid[2]
-    size = total if cooperative or _talks_between_ctas(kernel) else int(np.prod(kernel.cluster))
+    size = total if cooperative or _talks_between_ctas(kernel) else _cluster_span(context)
     firsts = list(range(0, total, size))
     np.random.default_rng(seed).shuffle(firsts)
     for number, first in enumerate(firsts):
-        group = CheckedGroup(context, first, min(size, total - first), seed * 1_000_003 + first, shadows, found.append)
+        group = CheckedGroup(
+            context, first, min(size, total - first), seed * 1_000_003 + first, shadows, found.append, withheld
+        )
         try:
             run_to_completion([group])
         except DeadlockError as error:
-            found.append(Finding("deadlock", error.message, (error.location,)))
+            found.append(describe_deadlock(group, error))
         except SimulationError as error:
-            found.append(Finding("illegal", _in_words(error), (error.location,)))
-        shadows.close_group(group.watch.clocks.strangers)
+            found.append(Finding("illegal", _in_words(error), (error.location,), error.hint or ""))
         if progress is not None:
             progress(number + 1, len(firsts))
         for finding in found:
-            yield Finding(finding.rule, finding.message, finding.locations, seed)
+            yield Finding(finding.rule, finding.message, finding.locations, finding.hint, seed)
         found.clear()
+
+
+def _cluster_span(context: KernelContext) -> int:
+    """CTAs of consecutive numbers that hold whole clusters."""
+    width, height, depth = context.kernel.cluster
+    x, y, z = context.grid
+    return x * y * z if depth > 1 else x * height if height > 1 else width
 
 
 def _in_words(error: SimulationError) -> str:
@@ -109,11 +141,16 @@ def _in_words(error: SimulationError) -> str:
 
 
 def _talks_between_ctas(kernel: Kernel) -> bool:
-    """Whether CTAs may wait for each other through memory: a While loop with an atomic access in it."""
-    from ptxtile.ir.atomic_ops import ATOMIC_OPS
-    from ptxtile.ir.rewrite import walk
-    from ptxtile.ir.statements import While
+    """Whether CTAs may order each other, or wait for each other, through memory."""
+    return any(_orders_memory(node) or (isinstance(node, While) and _reads_global(node)) for node in walk(kernel.body))
 
+
+def _orders_memory(node: object) -> bool:
+    ordering = (*ACQUIRING, *RELEASING)
+    return isinstance(node, ATOMIC_OPS) and node.buffer.scope is Scope.GLOBAL and node.order in ordering
+
+
+def _reads_global(loop: While) -> bool:
     return any(
-        isinstance(inner, ATOMIC_OPS) for node in walk(kernel.body) if isinstance(node, While) for inner in walk(node)
+        isinstance(node, (Load, *ATOMIC_OPS)) and node.buffer.scope is Scope.GLOBAL for node in walk(loop)
     )

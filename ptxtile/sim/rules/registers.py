@@ -29,12 +29,19 @@ def set_max_registers(threads: Threads, op: SetMaxRegisters, mask: Mask) -> None
             expected="inc or dec, and a multiple of 8 from 24 to 256",
             got=f"{op.action} {op.count}",
         )
-    if mask is not None or threads.first_thread % WARPGROUP or threads.lanes % WARPGROUP:
+    some_inactive = _divides_ctas(threads, mask)
+    if some_inactive or threads.first_thread % WARPGROUP or threads.lanes % WARPGROUP:
         raise SimulationError(
             "setmaxnreg is not executed by whole warpgroups",
             expected="all threads of each warpgroup of 128 that reaches it",
-            got=f"role {threads.name}: threads {threads.thread_range}" + ("" if mask is None else ", some inactive"),
+            got=f"role {threads.name}: threads {threads.thread_range}" + (", some inactive" if some_inactive else ""),
         )
+
+
+def _divides_ctas(threads: Threads, mask: Mask) -> bool:
+    """Whether only some of the threads of a CTA are active."""
+    active = threads.lanes_per_cta(mask)
+    return bool(((active > 0) & (active < threads.lanes)).any())
 
 
 def check_register_pool(kernel: Kernel) -> None:

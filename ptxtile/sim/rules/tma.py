@@ -179,7 +179,7 @@ def load(threads: Threads, op: TmaLoad, mask: Mask) -> None:
         own = tuple(signals[int(np.argmax(box == number))] for number in range(len(boxes.ctas)))
         return [
             replace(_global_touch(boxes, False), signals=own),
-            _shared_touch(threads, op, copies, True, signals),
+            replace(_shared_touch(threads, op, copies, True, signals), issuers=box),
         ]
 
     def write(data: np.ndarray) -> None:

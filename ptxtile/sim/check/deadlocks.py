@@ -1,0 +1,124 @@
+"""Who waits for whom when nobody can go on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from ptxtile.errors import DeadlockError, Location
+from ptxtile.ir import async_copy_ops, cluster_ops, gpu_ops, manual_ops
+from ptxtile.ir.rewrite import walk
+from ptxtile.ir.statements import Role
+from ptxtile.sim.check.clocks import WARP
+from ptxtile.sim.check.findings import Finding
+from ptxtile.sim.check.mbarriers import CheckedMbarrier
+from ptxtile.sim.check.naming import warps_in_words
+from ptxtile.sim.control_flow import Wait
+from ptxtile.sim.rules.barriers import BarrierWait
+from ptxtile.sim.rules.mbarriers import MbarrierWaiting
+
+if TYPE_CHECKING:
+    from ptxtile.sim.check.machine import CheckedGroup, CheckedThreads
+
+_ARRIVALS = (
+    gpu_ops.MbarrierArrive, gpu_ops.MbarrierArriveExpectTx, async_copy_ops.CpAsyncMbarrierArrive,
+    cluster_ops.MbarrierArriveRemote,
+)  # fmt: skip
+_BYTES = (gpu_ops.TmaLoad,)
+HINT = "each wait needs its arrivals: compare the counts, and look for an arrival that a branch or a loop leaves out"
+
+
+def describe_deadlock(group: CheckedGroup, error: DeadlockError) -> Finding:
+    """The wait-for report: each unit that is blocked, the barrier, the phase that it expects, who has arrived and who
+    could."""
+    lines, locations = [], []
+    for threads, wait in group.waiting:
+        for leaf in _leaves(wait):
+            for text in _describe(threads, leaf):
+                lines.append(f"  {text}{_at(leaf.location)}")
+            locations.append(leaf.location)
+    known = tuple(dict.fromkeys(location for location in locations if location is not None))
+    message = error.message if not lines else error.message.split("\n")[0] + "\n" + "\n".join(dict.fromkeys(lines))
+    return Finding("deadlock", message, known or (error.location,), HINT)
+
+
+def _at(location: Location | None) -> str:
+    return "" if location is None else f" at {location}"
+
+
+def _leaves(wait: Wait) -> Iterator[Wait]:
+    parts = getattr(wait, "waits", None)
+    if parts is None:
+        yield wait
+    else:
+        for part in parts:
+            yield from _leaves(part)
+
+
+def _describe(threads: CheckedThreads, wait: Wait) -> Iterator[str]:
+    who = warps_in_words(threads.group.watch, threads.numbers(threads.everyone))
+    if isinstance(wait, MbarrierWaiting):
+        for mbarrier, parity, waiting in wait.parts:
+            if waiting[threads.cta or 0]:
+                assert isinstance(mbarrier, CheckedMbarrier)
+                yield who + _mbarrier(threads, mbarrier, parity)
+    elif isinstance(wait, BarrierWait):
+        yield who + _named_barrier(threads, wait)
+    else:
+        said = wait.describe()
+        yield from said or [f"{who} spin: what they look for never comes"]
+
+
+def _mbarrier(threads: CheckedThreads, mbarrier: CheckedMbarrier, parity: int) -> str:
+    group, cta = threads.group, threads.cta or 0
+    phase, count = int(mbarrier.phase[cta]), int(mbarrier.arrivals[cta])
+    missing, bytes_ = int(mbarrier.pending[cta]), int(mbarrier.transactions[cta])
+    text = f" wait for {mbarrier.name} with parity {parity}: in phase {phase} (parity {phase & 1}) "
+    came = ", ".join(f"{n} of warp {w % group.clocks.warps_of_cta}" for w, n in sorted(mbarrier.arrived[cta].items()))
+    text += f"{count - missing} of {count} arrivals came" + (f" ({came})" if came else "") + f", {missing} missing"
+    if bytes_ > 0:
+        text += f"; {bytes_} bytes are still expected"
+    elif bytes_ < 0:
+        text += f"; {-bytes_} bytes more came than were expected"
+    kinds = (_ARRIVALS if missing else ()) + (_BYTES if bytes_ else ())
+    could = list(dict.fromkeys(_sources(group, mbarrier.name.split("[")[0], kinds)))
+    return text + (f"; could arrive: {'; '.join(could)}" if could else "; nothing in the kernel arrives there")
+
+
+def _sources(group: CheckedGroup, barrier: str, kinds: tuple[type, ...]) -> Iterator[str]:
+    """Operations that arrive on a barrier or bring it bytes: the role and the line, and what that role does now."""
+    for role, node in _with_roles(group):
+        if isinstance(node, kinds) and getattr(node, "barrier").name == barrier:
+            what = "the loads" if isinstance(node, _BYTES) else "an arrival"
+            yield f"{what} of {role or 'the kernel'}{_at(node.location)} ({_state(group, role)})"
+
+
+def _with_roles(group: CheckedGroup) -> Iterator[tuple[str, Any]]:
+    roles = [node for node in walk(group.context.kernel.body) if isinstance(node, Role)]
+    inside = {id(node): role.name for role in roles for node in walk(role.body)}
+    for node in walk(group.context.kernel.body):
+        yield inside.get(id(node), ""), node
+
+
+def _state(group: CheckedGroup, role: str) -> str:
+    blocked = any(not role or threads.name == role for threads, _ in group.waiting)
+    return "blocked" if blocked else "ended"
+
+
+def _named_barrier(threads: CheckedThreads, wait: BarrierWait) -> str:
+    group, cta, op = threads.group, threads.cta or 0, wait.op
+    arrived, awaited = int(wait.barrier.arrived[cta]), int(wait.barrier.awaited[cta])
+    kind = "bar.sync" if isinstance(op, gpu_ops.BarSync) else "bar.red"
+    here = [other for other, known in group.waiting if _is_at(known, op.id) and (other.cta or 0) == cta]
+    names = ", ".join(f"{t.first_thread // WARP} to {(t.first_thread + t.lanes - 1) // WARP}" for t in here)
+    text = f" wait at {kind} {op.id} for {op.threads} threads: {arrived} arrived (warps {names}), "
+    others = {role or "the kernel" for role, node in _with_roles(group) if _uses(node, op.id)}
+    return text + f"{awaited - arrived} missing; could arrive: {', '.join(sorted(others))}"
+
+
+def _is_at(wait: Wait, number: int) -> bool:
+    return any(isinstance(leaf, BarrierWait) and leaf.op.id == number for leaf in _leaves(wait))
+
+
+def _uses(node: Any, number: int) -> bool:
+    return isinstance(node, (gpu_ops.BarSync, manual_ops.BarReduce, manual_ops.BarArrive)) and node.id == number

@@ -87,7 +87,8 @@ def child(name: str, on_card: bool) -> dict[str, Any]:
 
 
 def run_child(name: str, on_card: bool, bytecode: str) -> dict[str, Any]:
-    environment = {**os.environ, "CUDA_CACHE_DISABLE": "1", "PYTHONPYCACHEPREFIX": bytecode, "PTXTILE_VERIFY": "0"}
+    environment = {**os.environ, "CUDA_CACHE_DISABLE": "1", "PYTHONPYCACHEPREFIX": bytecode}
+    environment |= {"PTXTILE_VERIFY": "0", "PTXTILE_CACHE_MEGABYTES": "0"}
     for variable in ("PYTHONDONTWRITEBYTECODE", "PTXTILE_DUMP"):
         environment.pop(variable, None)
     environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [environment.get("PYTHONPATH")])])

@@ -241,7 +241,7 @@ class JITKernel:
                     self._calls.clear()
                 self._calls[key] = variant
         self._latest = variant
-        return variant, bind(variant.lowered().launch, args, kwargs, device_type=device_type), device_type
+        return variant, bind(variant.launch_on(device_type), args, kwargs, device_type=device_type), device_type
 
     def check(
         self, *args: Any, seeds: int | range = 2, progress: Callable[[int, int], None] | None = None, **kwargs: Any

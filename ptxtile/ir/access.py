@@ -8,7 +8,7 @@ and loop counters, and :mod:`ptxtile.ir.conflicts` compares two accesses.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from math import prod
 from typing import Any
 
@@ -162,7 +162,7 @@ def _conjuncts(condition: Expr) -> Iterator[Expr]:
             yield condition
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@record
 class Access:
     """One read or write in the program text; compared by identity.
 
@@ -192,6 +192,9 @@ class Access:
     footprints: dict[frozenset[str], object] = field(default_factory=dict, repr=False)
     masks: list[tuple[int, bool]] = field(default_factory=list, repr=False)
     memories: list[str] = field(default_factory=list, repr=False)
+
+    __eq__ = object.__eq__
+    __hash__ = object.__hash__
 
     def commutes_with(self, other: Access) -> bool:
         """Whether the two are parts of atomic operations that leave the same value in any order; those of different

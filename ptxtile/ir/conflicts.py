@@ -242,10 +242,12 @@ def _are_apart(
         first, second = _side(a, one, dimension, loops), _side(b, other, dimension, loops)
     except NotEnumerable:
         return False
+    if _are_apart_in_steps(first, second):
+        return True
     try:
         distances = shifts(a, first, b, second, dict(relation.lags))
     except NotEnumerable:
-        return _are_apart_in_steps(first, second)
+        return False
     return not any(_tables_meet(first, 0, second, shift, 0) for shift in distances)
 
 

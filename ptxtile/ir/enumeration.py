@@ -157,6 +157,13 @@ def depends_on(expression: Expr, names: Collection[str]) -> bool:
     return any(depends_on(child, names) for child in children(expression))
 
 
+def depends_only_on(expression: Expr, names: Collection[str]) -> bool:
+    """Whether all variables in ``expression`` are of ``names``."""
+    if isinstance(expression, Var):
+        return expression.name in names
+    return all(depends_only_on(child, names) for child in children(expression))
+
+
 def separate(
     expression: Expr, known: Collection[str], uniform: Collection[str]
 ) -> tuple[list[tuple[int, Expr]], Residual]:
@@ -168,19 +175,18 @@ def separate(
     """
     enumerable: list[tuple[int, Expr]] = []
     residual: dict[Expr, int] = {}
+    if not _is_arithmetic(expression):
+        raise NotEnumerable
 
     def add(term: Expr, factor: int) -> None:
-        names = _variables(term)
-        if names is None:
-            raise NotEnumerable
-        if names <= set(known):
+        if depends_only_on(term, known):
             enumerable.append((factor, term))
         elif isinstance(term, Binary) and term.operator in ("add", "sub"):
             add(term.left, factor)
             add(term.right, factor if term.operator == "add" else -factor)
         elif (scaled := _scaled(term)) is not None:
             add(scaled[0], factor * scaled[1])
-        elif names <= set(uniform):
+        elif depends_only_on(term, uniform):
             residual[term] = residual.get(term, 0) + factor
         elif isinstance(term, Cast) and term.dtype.is_integer and term.operand.dtype.is_integer:
             add(term.operand, factor)
@@ -208,18 +214,10 @@ def _scaled(term: Expr) -> tuple[Expr, int] | None:
     return None
 
 
-def _variables(expression: Expr) -> set[str] | None:
-    """The variables in ``expression``; None when it reads memory or calls a function."""
-    if isinstance(expression, Var):
-        return {expression.name}
-    if isinstance(expression, Const):
-        return set()
+def _is_arithmetic(expression: Expr) -> bool:
+    """Whether ``expression`` reads no memory and calls no function."""
+    if isinstance(expression, (Var, Const)):
+        return True
     if not isinstance(expression, (Binary, Cast, Compare, LogicalAnd, LogicalOr, Select, Unary)):
-        return None
-    result: set[str] = set()
-    for child in children(expression):
-        names = _variables(child)
-        if names is None:
-            return None
-        result |= names
-    return result
+        return False
+    return all(_is_arithmetic(child) for child in children(expression))

@@ -14,7 +14,7 @@ from math import lcm
 from typing import Any
 
 from ptxtile.ir.access import Access, Axis
-from ptxtile.ir.enumeration import NotEnumerable, depends_on, evaluate
+from ptxtile.ir.enumeration import NotEnumerable, depends_on, depends_only_on, evaluate
 from ptxtile.ir.expressions import Binary, Cast, Compare, Const, Expr, Var
 from ptxtile.ir.footprint import MAXIMUM_POINTS, Footprint
 from ptxtile.ir.rewrite import free_variables
@@ -42,10 +42,10 @@ def shifts(a: Access, first: Footprint, b: Access, second: Footprint, lags: Mapp
     left, right = first.residual - same, second.residual - same
     if not left and not right:
         return (0,)
-    names = {n for term, _ in (*left, *right) for n in free_variables(term)}
     axes = loops_around(a)
-    if not names <= axes.keys():
+    if not all(depends_only_on(term, axes) for term, _ in (*left, *right)):
         raise NotEnumerable
+    names = {n for term, _ in (*left, *right) for n in free_variables(term)}
     try:
         return _enumerated_shifts(a, left, b, right, [axes[name] for name in sorted(names)], lags)
     except NotEnumerable:

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import NamedTuple
 
 from ptxtile.errors import Location
@@ -255,6 +256,7 @@ def after_barriers_of_groups(state: State, path: Path, mask: int, group: int) ->
     return result
 
 
+@lru_cache(maxsize=1024)
 def groups_of(mask: int, size: int) -> int:
     """The threads of every group of ``size`` (a warp or warpgroup) that has a thread in ``mask``."""
     whole, result = (1 << size) - 1, 0

@@ -542,7 +542,11 @@ class _Walker:
         if wanted.within and not self._is_warpgroups():
             wanted = replace(wanted, within=0)
         here = pending.depth == len(self.scopes)
-        added = self._decide(path if here else self.scopes[pending.depth].path, wanted, pending, later)
+        place = path if here else self.scopes[pending.depth].path
+        added = self._decide(place, wanted, pending, later)
+        while not added and not here and wanted.groups:  # fewer groups were committed up to there
+            wanted = replace(wanted, groups=wanted.groups - 1)
+            added = self._decide(place, wanted, pending, later)
         if not added and not here:  # read by the very condition or bound that sends the threads different ways
             self._impossible(wanted.overlap, pending.access, later, "a barrier is needed where not all threads arrive")
             return state
@@ -552,7 +556,7 @@ class _Walker:
                 location=later.location or pending.access.location,
             )
         if not here:
-            raise _Restart(self.scopes[pending.depth].path)
+            raise _Restart(place)
         return self.arrive(path, state)
 
     def _is_warpgroups(self) -> bool:

@@ -103,6 +103,13 @@ class FunctionWriter:
         self.lines.append(f"  {name} = {text}{self.debug}")
         return name
 
+    def piece(self, text: str) -> str:
+        """As :meth:`effect`, of what becomes no instruction of the card's and so needs no line of the user's: a part of a
+        structure, a slot of registers."""
+        name = "%" + self.name()
+        self.lines.append(f"  {name} = {text}")
+        return name
+
     @contextmanager
     def scope(self) -> Iterator[None]:
         """Instructions written inside may not have run after it: the arm of a branch, the body of a loop."""

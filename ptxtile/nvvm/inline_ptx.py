@@ -196,7 +196,7 @@ def write(writer: FunctionWriter, template: InlinePtx, operands: Sequence[str]) 
     value = writer.register(text) if template.pure else writer.effect(text)
     if len(kinds) < 2:
         return [value]
-    return [writer.register(f"extractvalue {result} {value}, {position}") for position in range(len(kinds))]
+    return [writer.piece(f"extractvalue {result} {value}, {position}") for position in range(len(kinds))]
 
 
 def call(writer: FunctionWriter, name: str, *operands: str) -> str:

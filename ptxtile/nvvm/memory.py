@@ -62,7 +62,7 @@ def _slots(context: Context, buffer: Buffer, index: Value, lanes: int, *, may_be
 
 def _load_slots(context: Context, slots: Sequence[str], kept: DType, dtype: DType) -> tuple[Value, ...]:
     writer, kind = context.writer, value_type(kept)
-    texts = [writer.effect(f"load {kind}, ptr {slot}") for slot in slots]
+    texts = [writer.piece(f"load {kind}, ptr {slot}") for slot in slots]
     if kind == value_type(dtype):
         return tuple([Value(text, dtype) for text in texts])
     return tuple(reinterpret(context, text, kind, dtype) for text in texts)
@@ -74,7 +74,7 @@ def _store_slots(context: Context, slots: Sequence[str], kept: DType, values: Se
         text, own = writer.operand(value), value_type(value.dtype)
         if own != kind:
             text = reinterpret(context, text, own, kept).text
-        writer.line(f"store {kind} {text}, ptr {slot}")
+        writer.lines.append(f"  store {kind} {text}, ptr {slot}")
 
 
 def reinterpret(context: Context, text: str, kind: str, dtype: DType) -> Value:

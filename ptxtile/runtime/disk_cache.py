@@ -88,11 +88,11 @@ class DiskCache:
         """Keep ``content``. What goes wrong is said once and is no error: kernels are then compiled again."""
         if not self._writable or not self._is_ours(create=True):
             return
-        for _ in range(3):  # somebody may remove the folder in between
+        for _ in range(5):  # somebody may remove the folder while it is being made, or afterwards
             try:
                 self._write(self._place(key), name, content)
                 break
-            except FileNotFoundError:
+            except (FileNotFoundError, FileExistsError):
                 continue
             except OSError as error:
                 self._writable = False

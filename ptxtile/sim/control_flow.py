@@ -19,6 +19,7 @@ import numpy as np
 
 from ptxtile.errors import Location, SimulationError
 from ptxtile.ir.buffers import Buffer
+from ptxtile.ir.expressions import Expr
 from ptxtile.ir.gpu_ops import GpuOp
 from ptxtile.ir.program import Function
 from ptxtile.ir.rewrite import buffers_of, walk
@@ -152,6 +153,10 @@ class Executor(Evaluator):
         raise SimulationError(f"{type(statement).__name__} cannot run here")
         yield
 
+    def decide(self, expression: Expr, mask: Mask) -> Value:
+        """What control flow depends on: a condition or the bound of a loop."""
+        return self.evaluate(expression, mask)
+
     def divided_warps(self, holds: Mask, fails: Mask) -> np.ndarray:
         """The lanes of warps that have lanes in both masks. Here, where there are no warps: every lane."""
         return np.ones((), dtype=bool)
@@ -238,7 +243,7 @@ def _branch(
     executor: Executor, node: If, mask: Mask, loop: _Loop | None, rest: tuple[Statement, ...]
 ) -> Generator[Wait, None, tuple[Mask, bool]]:
     """An If that ``rest`` follows; returns the lanes that go on, and whether they have run ``rest`` already."""
-    holds, fails = split(mask, executor.evaluate(node.condition, mask))
+    holds, fails = split(mask, executor.decide(node.condition, mask))
     otherwise = node.otherwise if node.otherwise is not None else _NOTHING
     if holds is NO_LANES:
         return (yield from executor.execute(otherwise, fails, loop)), False
@@ -341,7 +346,7 @@ def _iteration(executor: Executor, body: Statement, mask: Mask) -> Coroutine:
 
 
 def _for(executor: Executor, node: For, mask: Mask, _: _Loop | None) -> Coroutine:
-    start, stop = executor.evaluate(node.start, mask), executor.evaluate(node.stop, mask)
+    start, stop = executor.decide(node.start, mask), executor.decide(node.stop, mask)
     first, last = uniform_integer(start, mask), uniform_integer(stop, mask)
     remaining = mask
     if first is not None and last is not None:
@@ -375,7 +380,7 @@ def _divergent_positions(start: Value, stop: Value, node: For) -> Iterator[tuple
 def _while(executor: Executor, node: While, mask: Mask, _: _Loop | None) -> Coroutine:
     remaining = mask
     while True:
-        remaining = split(remaining, executor.evaluate(node.condition, remaining))[0]
+        remaining = split(remaining, executor.decide(node.condition, remaining))[0]
         if remaining is NO_LANES:
             return mask
         remaining = yield from _iteration(executor, node.body, remaining)

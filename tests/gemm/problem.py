@@ -31,7 +31,8 @@ WITH_CLUSTERS = ("sm_90", "sm_90a")
 CLUSTERS = ((1, 1), (1, 1), (1, 1), (2, 1), (1, 2), (2, 2), (4, 1))
 EPILOGUES = ("direct", "shared", "cast", "bias", "bias shared", "add", "add shared")
 LAYOUTS = {"linear": 1, "blocked": 1, "transposed": 1, "swizzled": 32, "quarter": 32, "half": 64}
-"""Names of tests/kernels/given_layouts.py, and what the bytes of a row have to be a multiple of. Rings of mma.sync on a target with TMA are read by ordinary loads."""
+"""Names of tests/kernels/given_layouts.py, and what the bytes of a row have to be a multiple of. Rings of mma.sync on
+a target with TMA are read by ordinary loads."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +112,7 @@ def draw(choose: Choose, targets: Sequence[str] = DRAWN_TARGETS) -> Problem:
         epilogue=choose(EPILOGUES),
         clears=choose(("clear", "first", "condition")),
         registers=choose(("", "", "", "", "", "A", "A", "B", "AB")),
-        layouts=tuple(_layout(choose, row, name) if given else "" for row, name in zip(rows, dtypes, strict=False)),
+        layouts=(_layout(choose, rows[0], dtypes[0]), _layout(choose, rows[1], dtypes[1])) if given else ("", ""),
         chunks=choose((1, 1, 1, 2)),
         persistent=persistent,
         group=choose((0, 1, 2, 8)) if not persistent else choose((1, 2, 8)),

@@ -61,6 +61,10 @@ class Mbarrier:
     phase: int = 0
     clock: dict[int, int] = field(default_factory=dict)
     gathered: dict[int, int] = field(default_factory=dict)
+    seen: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """By thread: how many phases its latest wait has seen complete, and the time of that wait."""
+    missed: set[int] = field(default_factory=set)
+    """Threads whose wait may come so late that the next phase is over as well: then it blocks."""
 
     def arrive(self, clock: dict[int, int]) -> None:
         self.pending -= 1
@@ -71,11 +75,15 @@ class Mbarrier:
         for agent, time in clock.items():
             self.gathered[agent] = max(self.gathered.get(agent, 0), time)
         if self.pending == 0 and self.bytes == 0:
+            for thread, (phase, waited) in self.seen.items():
+                if phase == self.phase and self.gathered.get(thread, 0) < waited:
+                    self.missed.add(thread)
             self.phase, self.pending, self.clock = self.phase + 1, self.arrivals, dict(self.gathered)
 
 
 class Referee:
-    """``values``: symbols and block indices. ``races``: what was found, as text."""
+    """``values``: symbols and block indices. ``races``: what was found, as text; ``missed``: mbarriers that may go through
+    a phase more than a thread that waits for them expects."""
 
     def __init__(self, program: Program, values: dict[str, int]) -> None:
         self.program, self.kernel, self.values = program, program.kernels[0], values
@@ -88,6 +96,7 @@ class Referee:
         self.memory: dict[tuple, int | None] = {}  # values by (memory, thread of private memory, byte); None: undefined
         self.trace: dict[tuple, int | None] = {}  # (thread, statement and iteration) → value stored
         self.races: list[str] = []
+        self.missed: list[str] = []
 
     def run(self) -> list[str]:
         running = {t: self.events(self.kernel.body, t, dict(self.values), ()) for t in range(self.kernel.threads)}
@@ -105,6 +114,9 @@ class Referee:
             for reader, _ in (agents for group in groups for agents in group):
                 if self.agents[thread].clock.get(reader, 0) < self.agents[reader].time:
                     self.races.append(f"thread {thread} ends before shared memory has been read by its store {reader}")
+        for (name, index), barrier in self.mbarriers.items():
+            if barrier.missed:
+                self.missed.append(f"{name}[{index}]: threads {sorted(barrier.missed)} may wait for a phase too late")
         stuck = [key for key, threads in waiting.items() if threads]
         if stuck:
             self.races.append(f"threads wait forever at {stuck}")
@@ -122,6 +134,7 @@ class Referee:
         if barrier.phase % 2 == parity:
             return False
         for thread in threads:
+            barrier.seen[thread] = barrier.phase, self.agents[thread].time
             self.learn(thread, barrier.clock)
         return True
 

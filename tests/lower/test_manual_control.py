@@ -77,13 +77,14 @@ def test_a_barrier_of_all_threads_counts() -> None:
     assert synchronization(ptx_of(partly)) == ["sync 3, 64", "sync 0"]
 
 
-def test_the_ring_needs_nothing_more() -> None:
-    """Loops of producer and consumers have the user's barriers and no others."""
+def test_the_ring_needs_a_fence_and_nothing_more() -> None:
+    """Loops of producer and consumers have the user's barriers and no others. The consumers' reads of a stage are
+    fenced before the arrival that lets the next load in (PTX ISA, «Memory Consistency Model», proxies)."""
     kernel = ring.compile(A=torch.zeros(256, 64), C=torch.zeros(64, 64))
     found = synchronization(kernel.get_kernel_source())
     assert found.count("sync 0") == 1 and not any(name.startswith("sync") for name in found if name != "sync 0")
     assert found.index("sync 0") > found.index("mbarrier.init.shared::cta.b64")
-    assert "fence" not in found
+    assert found.count("fence") == 1 and found[found.index("fence") + 1].startswith("mbarrier.arrive")
 
 
 def test_roles_by_hand_assemble() -> None:

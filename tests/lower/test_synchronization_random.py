@@ -46,6 +46,7 @@ def test_no_race_is_left(seed: int, threads: int) -> None:
 @settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(seed=st.integers(0, 10**9), threads=st.sampled_from(THREADS))
 @example(seed=2002, threads=8)  # a fence of the writers after the barrier is none for the others
+@example(seed=1688, threads=8)  # a wait before the condition that another store is committed in
 def test_no_race_is_left_around_tma(seed: int, threads: int) -> None:
     """TMA loads and stores among the loops: also no proxy fence is missing, and no wait."""
     p = synchronized(Generator(seed, threads, tma=True).program())

@@ -127,7 +127,8 @@ def test_a_folder_that_cannot_be_written_is_said_once(cache, monkeypatch, caplog
             fails()
 
     if place == "write":
-        monkeypatch.setattr(disk_cache.os, "fdopen", lambda d, mode, real=os.fdopen: (Full if "w" in mode else real)(d, mode))
+        real = os.fdopen
+        monkeypatch.setattr(disk_cache.os, "fdopen", lambda d, mode: (Full if "w" in mode else real)(d, mode))
     else:
         monkeypatch.setattr(disk_cache.tempfile if place == "mkstemp" else disk_cache.os, place, fails)
     for number in range(3):

@@ -32,7 +32,7 @@ def describe_conflict(
         return Finding("uninitialised", message, (statement.location, other), "write it before it is read")
     earlier = "written" if conflict.what == AFTER_WRITE else "read"
     verb = "writes" if kind in (Kind.WRITE, Kind.ATOMIC_WRITE, Kind.REDUCTION) else "reads"
-    if name in watch.group.barrier_storages:
+    if name in watch.group.facts.barriers:
         verb, earlier = "uses", "initialised" if earlier == "written" else "used"
     message = f"{subject} {verb} {place}, which was {earlier} by "
     message += agent_in_words(watch, conflict.other) + ": "

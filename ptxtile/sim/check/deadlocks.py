@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from ptxtile.errors import DeadlockError, Location
 from ptxtile.ir import async_copy_ops, cluster_ops, gpu_ops, manual_ops
 from ptxtile.ir.rewrite import walk
-from ptxtile.ir.statements import Role
-from ptxtile.sim.check.clocks import WARP
 from ptxtile.sim.check.findings import Finding
 from ptxtile.sim.check.mbarriers import CheckedMbarrier
-from ptxtile.sim.check.naming import warps_in_words
-from ptxtile.sim.control_flow import Wait
+from ptxtile.sim.check.naming import is_several, warps_in_words
+from ptxtile.sim.control_flow import Turn, Wait
 from ptxtile.sim.rules.barriers import BarrierWait
 from ptxtile.sim.rules.mbarriers import MbarrierWaiting
 
@@ -29,16 +29,21 @@ HINT = "each wait needs its arrivals: compare the counts, and look for an arriva
 
 
 def describe_deadlock(group: CheckedGroup, error: DeadlockError) -> Finding:
-    """The wait-for report: each unit that is blocked, the barrier, the phase that it expects, who has arrived and who
-    could."""
-    lines, locations = [], []
-    for threads, wait in group.waiting:
+    """The wait-for report: who is blocked, the barrier, the phase that it expects, who has arrived and who could.
+    Threads of a CTA that wait for the same are one line."""
+    together: dict[tuple[int, str, str], tuple[list[np.ndarray], Location | None]] = {}
+    for threads, wait in sorted(group.waiting, key=lambda item: item[0].key):
         for leaf in _leaves(wait):
             for text in _describe(threads, leaf):
-                lines.append(f"  {text}{_at(leaf.location)}")
-            locations.append(leaf.location)
-    known = tuple(dict.fromkeys(location for location in locations if location is not None))
-    message = error.message if not lines else error.message.split("\n")[0] + "\n" + "\n".join(dict.fromkeys(lines))
+                place = "" if leaf.location is None else f"; the wait is at {leaf.location}"
+                key = threads.cta or 0, threads.name, text + place
+                together.setdefault(key, ([], leaf.location))[0].append(threads.numbers(threads.everyone))
+    lines = []
+    for (_, _, text), (numbers, _) in together.items():
+        who = np.concatenate(numbers)
+        lines.append(f"  {warps_in_words(group.watch, who)} {'wait' if is_several(who) else 'waits'} {text}")
+    known = tuple(dict.fromkeys(place for _, place in together.values() if place is not None))
+    message = error.message if not lines else "\n".join([error.message.split("\n")[0], *lines])
     return Finding("deadlock", message, known or (error.location,), HINT)
 
 
@@ -56,24 +61,25 @@ def _leaves(wait: Wait) -> Iterator[Wait]:
 
 
 def _describe(threads: CheckedThreads, wait: Wait) -> Iterator[str]:
-    who = warps_in_words(threads.group.watch, threads.numbers(threads.everyone))
+    """What threads wait for, and why it does not come."""
     if isinstance(wait, MbarrierWaiting):
         for mbarrier, parity, waiting in wait.parts:
             if waiting[threads.cta or 0]:
                 assert isinstance(mbarrier, CheckedMbarrier)
-                yield who + _mbarrier(threads, mbarrier, parity)
+                yield _mbarrier(threads, mbarrier, parity)
     elif isinstance(wait, BarrierWait):
-        yield who + _named_barrier(threads, wait)
+        yield _named_barrier(threads, wait)
+    elif isinstance(wait, Turn):
+        yield "for memory to change, in a loop: what it looks for never comes"
     else:
-        said = wait.describe()
-        yield from said or [f"{who} spin: what they look for never comes"]
+        yield from (line.split(" waits ", 1)[-1] for line in wait.describe())
 
 
 def _mbarrier(threads: CheckedThreads, mbarrier: CheckedMbarrier, parity: int) -> str:
     group, cta = threads.group, threads.cta or 0
     phase, count = int(mbarrier.phase[cta]), int(mbarrier.arrivals[cta])
     missing, bytes_ = int(mbarrier.pending[cta]), int(mbarrier.transactions[cta])
-    text = f" wait for {mbarrier.name} with parity {parity}: in phase {phase} (parity {phase & 1}) "
+    text = f"for {mbarrier.name} with parity {parity}: in phase {phase} (parity {phase & 1}) "
     came = ", ".join(f"{n} of warp {w % group.clocks.warps_of_cta}" for w, n in sorted(mbarrier.arrived[cta].items()))
     text += f"{count - missing} of {count} arrivals came" + (f" ({came})" if came else "") + f", {missing} missing"
     if bytes_ > 0:
@@ -94,8 +100,7 @@ def _sources(group: CheckedGroup, barrier: str, kinds: tuple[type, ...]) -> Iter
 
 
 def _with_roles(group: CheckedGroup) -> Iterator[tuple[str, Any]]:
-    roles = [node for node in walk(group.context.kernel.body) if isinstance(node, Role)]
-    inside = {id(node): role.name for role in roles for node in walk(role.body)}
+    inside = {id(node): role.name for role in group.facts.roles for node in walk(role.body)}
     for node in walk(group.context.kernel.body):
         yield inside.get(id(node), ""), node
 
@@ -109,11 +114,13 @@ def _named_barrier(threads: CheckedThreads, wait: BarrierWait) -> str:
     group, cta, op = threads.group, threads.cta or 0, wait.op
     arrived, awaited = int(wait.barrier.arrived[cta]), int(wait.barrier.awaited[cta])
     kind = "bar.sync" if isinstance(op, gpu_ops.BarSync) else "bar.red"
-    here = [other for other, known in group.waiting if _is_at(known, op.id) and (other.cta or 0) == cta]
-    names = ", ".join(f"{t.first_thread // WARP} to {(t.first_thread + t.lanes - 1) // WARP}" for t in here)
-    text = f" wait at {kind} {op.id} for {op.threads} threads: {arrived} arrived (warps {names}), "
+    here = [t.numbers(t.everyone) for t, w in group.waiting if _is_at(w, op.id) and (t.cta or 0) == cta]
+    names = warps_in_words(group.watch, np.sort(np.concatenate(here)))
     others = {role or "the kernel" for role, node in _with_roles(group) if _uses(node, op.id)}
-    return text + f"{awaited - arrived} missing; could arrive: {', '.join(sorted(others))}"
+    return (
+        f"at {kind} {op.id} for {op.threads} threads: {arrived} arrived ({names}), {awaited - arrived} missing; "
+        f"could arrive: {', '.join(sorted(others))}"
+    )
 
 
 def _is_at(wait: Wait, number: int) -> bool:

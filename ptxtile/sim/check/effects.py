@@ -3,6 +3,7 @@ happen at any moment; then another policy decides when it does."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,6 +12,7 @@ from ptxtile.errors import SimulationError
 from ptxtile.ir.gpu_ops import BulkWaitGroup
 from ptxtile.sim.async_effects import AsyncEffect, EffectPolicy, Touch
 from ptxtile.sim.check.clocks import GLOBAL_FENCED, SHARED_FENCED, TO_ASYNC, TO_GENERIC, WARPGROUP, Engine
+from ptxtile.sim.check.kernel_facts import KernelFacts
 from ptxtile.sim.check.shadow import Actors
 from ptxtile.sim.check.watch import Watch
 from ptxtile.sim.control_flow import Wait
@@ -21,20 +23,29 @@ if TYPE_CHECKING:
     from ptxtile.sim.check.machine import CheckedThreads
     from ptxtile.sim.machine import Threads
 
+
+
+def _nothing() -> None:
+    return None
+
+
 GROUPED = {"wgmma": Engine.WGMMA, "cp_async": Engine.CP_ASYNC}
 
 
 class CheckedEffects:
     """``policy`` carries the effects out; ``watch`` judges them. What waits do to the clocks is a hook's matter."""
 
-    def __init__(self, policy: EffectPolicy) -> None:
+    def __init__(self, policy: EffectPolicy, facts: KernelFacts) -> None:
         self.policy = policy
+        self.facts = facts
         self.watch: Watch | None = None
 
     def issue(self, threads: CheckedThreads, effect: AsyncEffect, mask: Mask) -> None:
         assert threads.statement is not None and self.watch is not None
         for touch in effect.touches():
             self.watch.touch(threads.statement, touch, self._actors(threads, effect, touch, mask))
+        if effect.kind == "wgmma" and not self.facts.products_matter:
+            effect = replace(effect, read=_nothing, write=lambda data: None)
         self.policy.issue(threads, effect, mask)
 
     def _actors(self, threads: CheckedThreads, effect: AsyncEffect, touch: Touch, mask: Mask) -> Actors:

@@ -37,7 +37,9 @@ def wgmma(threads: CheckedThreads, op: tensor_core_ops.Wgmma, mask: Mask) -> Hoo
         if buffer is not None and offset is not None:
             first = int(np.asarray(threads.evaluate(offset, mask)).flat[0])
             if not accumulator or np.asarray(threads.evaluate(op.accumulate, mask)).all():
-                registers.check_written(threads, buffer, first, first + size - 1, mask)
+                registers.check_written(threads, buffer, first, first + size - 1)
+            if accumulator:
+                registers.mark_written(threads, buffer, first, first + size - 1, mask)
             flight = InFlight(buffer.storage.name, first, first + size - 1, group, accumulator, op)
             registers.launch(threads, flight)
     registers.quiet = True
@@ -107,18 +109,62 @@ def copy_wait(threads: CheckedThreads, op: async_copy_ops.CpAsyncWaitGroup, mask
 
 def matrix_move(threads: CheckedThreads, op: Any, mask: Mask) -> Hook:
     """ldmatrix and stmatrix: rows of 16 bytes, each accessed by the thread that gives its address."""
+    shared, watch, registers = threads.group.shared, threads.group.watch, threads.group.watch.registers
+    is_store = isinstance(op, tensor_core_ops.StoreMatrix)
+    buffer, offset = (op.source, op.source_offset) if is_store else (op.destination, op.destination_offset)
+    first = int(np.asarray(threads.evaluate(offset, mask)).flat[0])
+    last = first + tensor_core_ops.matrix_elements(op) - 1
+    registers.touch(threads, buffer, first, last, writing=not is_store)
+    if is_store:
+        registers.use(threads, buffer, first, last, mask)
+        threads.report_undefined(f"stores to {op.shared.name}", mask)
+    rows = shared.observer = _Rows()
+    registers.quiet = True
+    yield
+    registers.quiet, shared.observer = False, None
     groups = fragments.whole_groups(threads, "a matrix move", mask, WARP)
-    rows = matrices._row_addresses(threads, op, groups, mask)
     ctas, warps = np.nonzero(groups)
     lanes = (threads.first_thread + warps[:, None] * WARP + np.arange(8 * op.count)).reshape(-1)
     spread = np.repeat(ctas, 8 * op.count)
-    watch = threads.group.watch
     actors = watch.generic(spread * watch.clocks.stride + lanes, Scope.SHARED)
-    kind = Kind.WRITE if isinstance(op, tensor_core_ops.StoreMatrix) else Kind.READ
+    kind = Kind.WRITE if is_store else Kind.READ
     watch.shared_access(
-        kind, op, op.shared.storage.name, spread, rows.reshape(-1), 16, actors, reads=kind is Kind.READ
+        kind, op, op.shared.storage.name, spread, rows.offsets.reshape(-1), 16, actors, reads=not is_store
     )
+    if not is_store:
+        registers.mark_written(threads, buffer, first, last, mask)
+
+
+class _Rows:
+    """Observes where the rows of a matrix lie."""
+
+    offsets: np.ndarray
+
+    def access(self, kind: str, proxy: str, buffer: Any, offsets: np.ndarray, width: int, mask: Mask) -> None:
+        self.offsets = offsets
+
+
+def move_without_numbers(threads: CheckedThreads, op: Any, mask: Mask) -> None:
+    matrices._row_addresses(threads, op, fragments.whole_groups(threads, "a matrix move", mask, WARP), mask)
+
+
+def multiply_without_numbers(threads: CheckedThreads, op: tensor_core_ops.MmaSync, mask: Mask) -> None:
+    fragments.whole_groups(threads, "mma.sync", mask, WARP)
+
+
+def mma_sync(threads: CheckedThreads, op: tensor_core_ops.MmaSync, mask: Mask) -> Hook:
+    """A row of an operand that nobody has written does no harm to the others, so only whole registers count."""
+    registers = threads.group.watch.registers
+    counts = fragment_elements(op)
+    parts = ((op.a, op.a_offset), (op.b, op.b_offset), (op.accumulator, op.accumulator_offset))
+    for (buffer, offset), count in zip(parts, counts, strict=True):
+        first = int(np.asarray(threads.evaluate(offset, mask)).flat[0])
+        registers.touch(threads, buffer, first, first + count - 1, writing=buffer is op.accumulator)
+        registers.check_written(threads, buffer, first, first + count - 1)
+    registers.mark_written(threads, op.accumulator, first, first + counts[2] - 1, mask)
+    registers.quiet = True
     yield
+    registers.quiet = False
 
 
 def atomic(threads: CheckedThreads, op: Any, mask: Mask) -> Hook:
@@ -129,7 +175,7 @@ def atomic(threads: CheckedThreads, op: Any, mask: Mask) -> Hook:
     offsets, width = _atomic_places(threads, op, ctas, mask)
     in_shared = buffer.scope is Scope.SHARED
     kind = Kind.ATOMIC_READ if isinstance(op, atomic_ops.AtomicLoad) else Kind.ATOMIC_WRITE
-    reads = not isinstance(op, atomic_ops.AtomicStore) and getattr(op, "operator", "") != "exchange"
+    reads = isinstance(op, atomic_ops.AtomicLoad) or (isinstance(op, atomic_ops.Atomic) and _uses_old_value(op))
     actors = watch.generic(numbers, buffer.scope)
     if in_shared:
         watch.shared_access(kind, op, buffer.storage.name, ctas, offsets, width, actors, reads=reads)
@@ -146,9 +192,14 @@ def atomic(threads: CheckedThreads, op: Any, mask: Mask) -> Hook:
         elif isinstance(op, atomic_ops.AtomicStore):
             watch.forget_place(place)
     yield
+    threads.report_undefined(f"gives to {buffer.name}", mask)
     if op.order in atomic_ops.ACQUIRING and not isinstance(op, atomic_ops.AtomicStore):
         for place, some in together.items():
             watch.acquire_from(place, np.array(some))
+
+
+def _uses_old_value(op: atomic_ops.Atomic) -> bool:
+    return op.operator != "exchange" or op.result is not None
 
 
 def _atomic_places(threads: CheckedThreads, op: Any, ctas: np.ndarray, mask: Mask) -> tuple[np.ndarray, int]:

@@ -73,6 +73,13 @@ class Outstanding:
 
     def _check_mbarriers(self) -> None:
         for mbarrier in self.watch.group.checked_mbarriers():
+            for cta, phase in mbarrier.early[:1]:
+                message = (
+                    f"phase {phase} of {mbarrier.name} of CTA {self.watch.group.block_index(cta)} completes while a "
+                    "TMA load onto it is still under way"
+                )
+                hint = "the barrier has to expect the bytes of all loads of a phase"
+                self.watch.report(Finding("unfinished", message, (mbarrier.latest_use,), hint))
             middle = mbarrier.initialised & ((mbarrier.pending != mbarrier.arrivals) | (mbarrier.transactions != 0))
             for cta in map(int, np.flatnonzero(middle)):
                 arrived = int(mbarrier.arrivals[cta] - mbarrier.pending[cta])

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -46,6 +45,3 @@ def sync_grid(threads: CheckedThreads, op: GridSync, mask: Mask) -> Wait | None:
     meetings.arrivals[numbers] += 1
     waiting = GridWait(threads, op, int(meetings.arrivals[numbers].max()))
     return None if waiting.ready() else waiting
-
-
-GRID_RULES: dict[type, Callable[[Any, Any, Mask], Wait | None]] = {GridSync: sync_grid}

@@ -7,10 +7,16 @@ end when the operation has got what it waits for.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from ptxtile.ir import async_copy_ops, atomic_ops, cluster_ops, gpu_ops, manual_ops, tensor_core_ops, warp_ops
-from ptxtile.sim.check import barrier_hooks, engine_hooks, mbarrier_hooks
+from ptxtile.ir.statements import Statement
+from ptxtile.sim.check import barrier_hooks, engine_hooks, grids, mbarrier_hooks
+from ptxtile.sim.check.kernel_facts import KernelFacts
 from ptxtile.sim.check.mbarrier_hooks import Hook
+from ptxtile.sim.control_flow import Wait
+from ptxtile.sim.masks import Mask
+from ptxtile.sim.rules import RULES
 
 HOOKS: dict[type, Callable[..., Hook]] = {
     gpu_ops.MbarrierInit: mbarrier_hooks.initialise,
@@ -38,9 +44,26 @@ HOOKS: dict[type, Callable[..., Hook]] = {
     tensor_core_ops.WgmmaFence: engine_hooks.wgmma_fence,
     tensor_core_ops.WgmmaCommitGroup: engine_hooks.wgmma_commit,
     tensor_core_ops.WgmmaWaitGroup: engine_hooks.wgmma_wait,
+    tensor_core_ops.MmaSync: engine_hooks.mma_sync,
     tensor_core_ops.LoadMatrix: engine_hooks.matrix_move,
     tensor_core_ops.StoreMatrix: engine_hooks.matrix_move,
     atomic_ops.Atomic: engine_hooks.atomic,
     atomic_ops.AtomicLoad: engine_hooks.atomic,
     atomic_ops.AtomicStore: engine_hooks.atomic,
+}
+
+
+def rule_of(statement: Statement, facts: KernelFacts) -> Callable[[Any, Any, Mask], Wait | None]:
+    """What carries an operation out. Where nothing depends on their numbers, tensor cores only move addresses."""
+    if isinstance(statement, manual_ops.GridSync):
+        return grids.sync_grid
+    if not facts.products_matter and type(statement) in _WITHOUT_NUMBERS:
+        return _WITHOUT_NUMBERS[type(statement)]
+    return RULES[type(statement)]
+
+
+_WITHOUT_NUMBERS: dict[type, Callable[[Any, Any, Mask], None]] = {
+    tensor_core_ops.MmaSync: engine_hooks.multiply_without_numbers,
+    tensor_core_ops.LoadMatrix: engine_hooks.move_without_numbers,
+    tensor_core_ops.StoreMatrix: engine_hooks.move_without_numbers,
 }

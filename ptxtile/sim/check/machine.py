@@ -11,37 +11,31 @@ from typing import Any, TypeVar
 import numpy as np
 
 from ptxtile.errors import DeadlockError
-from ptxtile.ir.async_copy_ops import CpAsync
 from ptxtile.ir.atomic_ops import ATOMIC_OPS
 from ptxtile.ir.buffers import Buffer, Scope
-from ptxtile.ir.gpu_ops import SetMaxRegisters, TmaLoad, TmaStore
-from ptxtile.ir.rewrite import walk
-from ptxtile.ir.statements import Allocate, Role, Specialized, Statement
-from ptxtile.ir.tensor_core_ops import Wgmma, WgmmaCommitGroup, WgmmaFence, WgmmaWaitGroup
+from ptxtile.ir.expressions import Expr
+from ptxtile.ir.statements import Specialized, Statement
 from ptxtile.ir.types import DType
-from ptxtile.sim.check.clocks import WARP, WARPGROUP, Clocks, Engine
+from ptxtile.sim.check.clocks import WARP, Clocks
+from ptxtile.sim.check.definedness import Undefined, Variables
 from ptxtile.sim.check.effects import CheckedEffects
 from ptxtile.sim.check.findings import Finding
 from ptxtile.sim.check.global_shadows import GlobalShadows
-from ptxtile.sim.check.grids import GRID_RULES, GridMeetings
-from ptxtile.sim.check.hooks import HOOKS, Hook
+from ptxtile.sim.check.grids import GridMeetings
+from ptxtile.sim.check.hooks import HOOKS, Hook, rule_of
+from ptxtile.sim.check.kernel_facts import KernelFacts
 from ptxtile.sim.check.mbarriers import CheckedMbarrier
-from ptxtile.sim.check.watch import Watch
-from ptxtile.sim.control_flow import AnyOf, Coroutine, Turn, Wait
+from ptxtile.sim.check.naming import thread_in_words
+from ptxtile.sim.check.shadow import Kind
+from ptxtile.sim.check.watch import Same, Watch
+from ptxtile.sim.control_flow import AnyOf, Coroutine, Executor, Turn, Wait
 from ptxtile.sim.dtypes import Value, to_memory
 from ptxtile.sim.machine import CtaGroup, KernelContext, Threads
 from ptxtile.sim.masks import Mask
+from ptxtile.sim.memory import GlobalTensor
 from ptxtile.sim.private import PRIVATE_SCOPES
-from ptxtile.sim.rules import RULES
-from ptxtile.sim.rules.mbarriers import MBARRIER_BYTES, Mbarrier
+from ptxtile.sim.rules.mbarriers import Mbarrier
 
-_BY_WARPGROUPS = (Wgmma, WgmmaCommitGroup, WgmmaFence, WgmmaWaitGroup, SetMaxRegisters)
-_ENGINES: dict[type, tuple[Engine, ...]] = {
-    CpAsync: (Engine.CP_ASYNC,),
-    TmaStore: (Engine.BULK_READ, Engine.BULK_WRITE),
-    Wgmma: (Engine.WGMMA,),
-    TmaLoad: (Engine.TMA_LOAD,),
-}
 PAUSE = 0.2
 """How likely a warp lets others go first after an operation that orders something."""
 
@@ -67,21 +61,15 @@ class CheckedGroup(CtaGroup):
     effects: CheckedEffects
 
     def __init__(
-        self, context: KernelContext, first: int, ctas: int, seed: int, shadows: GlobalShadows,
+        self, context: KernelContext, facts: KernelFacts, first: int, ctas: int, seed: int, shadows: GlobalShadows,
         report: Callable[[Finding], None], withheld: Withheld | None = None,
     ) -> None:  # fmt: skip
         super().__init__(context, first, ctas)
         self.random = random.Random(seed)
         self.withheld = withheld
-        kernel = context.kernel
-        nodes = list(walk(kernel.body))
-        self._roles = [node for node in nodes if isinstance(node, Role)]
-        self._size = WARPGROUP if any(isinstance(node, _BY_WARPGROUPS) for node in nodes) else WARP
-        storages = {n.buffer.storage.name: n.buffer.storage for n in nodes if isinstance(n, Allocate)}
-        barriers = [storage.size or 0 for storage in storages.values() if storage.scope is Scope.BARRIER]
-        engines = {engine for node in nodes for engine in _ENGINES.get(type(node), ())}
-        self.clocks = Clocks(ctas, kernel.threads, sum(barriers) // MBARRIER_BYTES, engines)
-        self.effects = CheckedEffects(self.effects)
+        self.facts = facts
+        self.clocks = Clocks(ctas, context.kernel.threads, facts.mbarriers, facts.engines)
+        self.effects = CheckedEffects(self.effects, facts)
         self.watch = self.effects.watch = Watch(self, self.clocks, shadows, report)
         self.grid_meetings = GridMeetings(self.clocks)
         self._numbered: list[CheckedMbarrier] = []
@@ -116,7 +104,7 @@ class CheckedGroup(CtaGroup):
 
     def role_of(self, thread: int) -> str:
         """The role of a thread of the CTA, or nothing."""
-        for role in self._roles:
+        for role in self.facts.roles:
             if role.first_thread <= thread < role.first_thread + role.threads:
                 return role.name
         return ""
@@ -125,9 +113,9 @@ class CheckedGroup(CtaGroup):
 
     def run(self) -> Coroutine:
         threads = self.context.kernel.threads
-        firsts = range(0, threads, self._size)
+        firsts = range(0, threads, self.facts.unit)
         units = [
-            self._unit(None if self.ctas == 1 else cta, first, min(self._size, threads - first))
+            self._unit(None if self.ctas == 1 else cta, first, min(self.facts.unit, threads - first))
             for cta in range(self.ctas)
             for first in firsts
         ]
@@ -185,6 +173,11 @@ class CheckedThreads(Threads):
         if cta is not None:
             self.everyone = np.zeros((group.ctas, 1), dtype=bool)
             self.everyone[cta] = True
+        self.all_lanes = np.zeros((group.ctas, lanes), dtype=bool)
+        self.all_lanes[cta or 0] = True
+        self.variables = Variables(self)
+        self._undefined: Undefined | None = None
+        self._constant_values: dict[int, Value] = {}
         self.steps = 0
         self._numbers = self.key + np.arange(lanes)
         self._warps = self._by_warp(self._numbers)
@@ -207,30 +200,80 @@ class CheckedThreads(Threads):
         cuts = np.flatnonzero(warps[1:] != warps[:-1]) + 1
         return [(int(part[0]) // self.clocks.stride, part) for part in np.split(numbers, cuts)]
 
+    def lanes_of(self, mask: Mask) -> np.ndarray:
+        """[CTA, lane]: the active threads."""
+        return self.all_lanes if mask is self.everyone else np.broadcast_to(np.asarray(mask), self.all_lanes.shape)
+
     def shuffled(self, numbers: np.ndarray) -> np.ndarray:
         return np.array(self.group.random.sample(numbers.tolist(), len(numbers)))
 
     def in_some_order(self, items: list[_Item]) -> list[_Item]:
         return self.group.random.sample(items, len(items))
 
+    # Values that depend on registers that were not written -----------------------------------------------------------
+
+    def note_undefined(self, undefined: Undefined) -> None:
+        self._undefined = undefined.joined(self._undefined)
+
+    def take_undefined(self) -> Undefined | None:
+        """What the value that was evaluated since the last call depends on."""
+        undefined, self._undefined = self._undefined, None
+        return undefined
+
+    def report_undefined(self, what: str, mask: Mask) -> None:
+        """``what`` a thread does with the value that was evaluated, if that depends on an unwritten register."""
+        undefined = self.take_undefined()
+        if undefined is None or self.statement is None:
+            return
+        lanes = undefined.lanes & self.lanes_of(mask)
+        if lanes.any():
+            cta, lane = (int(place) for place in np.argwhere(lanes)[0])
+            who = thread_in_words(self.group.watch, cta * self.clocks.stride + self.first_thread + lane)
+            message = f"{who} {what} a value made from {undefined.register}, a register that it has not written"
+            finding = Finding("uninitialised", message, (self.statement.location,), "give it a value first")
+            self.group.watch.report(finding)
+
+    def decide(self, expression: Expr, mask: Mask) -> Value:
+        value = super().decide(expression, mask)
+        self.report_undefined("branches on", mask)
+        return value
+
+    def fork(self) -> Executor:
+        variables = self.variables
+        assert isinstance(variables, Variables)
+        forked = super().fork()
+        assert isinstance(forked, CheckedThreads)
+        forked.variables = Variables(forked, variables)
+        return forked
+
     # Execution ----------------------------------------------------------------------------------------------------
+
+    def evaluate(self, node: Expr, mask: Mask = None) -> Value:
+        value = self._constant_values.get(id(node))
+        if value is None:
+            if id(node) not in self.group.facts.constant:
+                return super().evaluate(node, mask)
+            value = self._constant_values[id(node)] = super().evaluate(node, None)
+        return value
 
     def execute_operation(self, statement: Statement, mask: Mask) -> Coroutine:
         make: Callable[..., Hook] | None = HOOKS.get(type(statement))
         if make is None:
             self.steps += 1
-            return (yield from super().execute_operation(statement, mask))
+            result = yield from super().execute_operation(statement, mask)
+            self._undefined = None
+            return result
         if not isinstance(statement, ATOMIC_OPS):
             self.steps += 1
         hook = self._hook(make, statement, mask)
         next(hook, None)  # before the rule
-        rule = GRID_RULES.get(type(statement)) or RULES[type(statement)]
-        wait = rule(self, statement, mask)
+        wait = rule_of(statement, self.group.facts)(self, statement, mask)
         next(hook, None)  # after it
         if wait is not None:
             yield wait
             wait.finish()
         next(hook, None)  # and after what it waits for
+        self._undefined = None
         if mask is self.everyone and self.group.random.random() < PAUSE:  # (lanes of a branch come back together)
             yield Turn()
         return mask
@@ -260,52 +303,88 @@ class CheckedThreads(Threads):
             self.group.watch.registers.read(self, buffer, index, dtype, mask)
             return super().load(buffer, index, dtype, mask)
         value = super().load(buffer, index, dtype, mask)
-        self._judge(buffer, index, dtype, mask, None)
+        access = self._access(buffer, index, dtype, mask)
+        if access is not None:
+            self._judge(Kind.READ, access)
         return value
 
     def store(self, buffer: Buffer, index: Value, value: Value, dtype: DType, mask: Mask) -> None:
-        super().store(buffer, index, value, dtype, mask)
         if buffer.scope in PRIVATE_SCOPES:
+            super().store(buffer, index, value, dtype, mask)
             self.group.watch.registers.written(self, buffer, index, dtype, mask)
-        else:
-            self.steps += 1
-            self._judge(buffer, index, dtype, mask, value)
-
-    def _judge(self, buffer: Buffer, index: Value, dtype: DType, mask: Mask, value: Value | None) -> None:
-        """Judges an access that has been made (so bounds and alignment are right)."""
-        if self.statement is None or buffer.scope not in (Scope.SHARED, Scope.GLOBAL):
             return
-        watch, width = self.group.watch, dtype.itemsize
+        self.steps += 1
+        self.report_undefined(f"stores to {buffer.name}", mask)
+        access = self._access(buffer, index, dtype, mask)
+        if access is None:
+            super().store(buffer, index, value, dtype, mask)
+            return
+        given = self._bytes_given(value, dtype, access.lanes)
+        before = access.holds(given)
+        super().store(buffer, index, value, dtype, mask)
+        self._judge(Kind.WRITE, access, same=(before, access.holds(given)))
+
+    def _access(self, buffer: Buffer, index: Value, dtype: DType, mask: Mask) -> _Access | None:
+        """None for what is not judged."""
+        if self.statement is None or buffer.scope not in (Scope.SHARED, Scope.GLOBAL):
+            return None
         tensor = None
         if buffer.scope is Scope.GLOBAL:
             tensor = self.group.tensor(buffer.storage.name)
-            if watch.global_shadows.shadow_of(tensor) is None:
-                return
+            if self.group.watch.global_shadows.shadow_of(tensor) is None:
+                return None
         numbers = self.numbers(mask)
         ctas, lanes = np.divmod(numbers, self.clocks.stride)
         lanes = lanes - self.first_thread
         elements = np.broadcast_to(np.asarray(index), (self.group.ctas, self.lanes))[ctas, lanes].astype(np.int64)
         offsets = elements * (buffer.dtype.bits * buffer.dtype.lanes) // 8
-        actors = watch.generic(numbers, buffer.scope)
         if tensor is None:
             offsets += self.group.shared.bounds(buffer)[0]
-            memory, rows = self.group.shared.data, ctas
+            memory = self.group.shared.data, ctas
         else:
             offsets += tensor.base
-            memory, rows = tensor.data[None], ctas * 0
-        same = None
-        if value is not None:
-            given = self._bytes_given(value, dtype, ctas, lanes)
-            same = (memory[rows[:, None], offsets[:, None] + np.arange(width)] == given).all(axis=1).view(np.uint8)
-        if tensor is None:
-            watch.shared_access(self.statement, buffer.storage.name, ctas, offsets, width, actors, same)
-        else:
-            watch.global_access(self.statement, tensor, offsets, width, actors, same)
+            memory = tensor.data[None], ctas * 0
+        return _Access(buffer, tensor, numbers, (ctas, lanes), offsets, dtype.itemsize, memory)
 
-    def _bytes_given(self, value: Value, dtype: DType, ctas: np.ndarray, lanes: np.ndarray) -> np.ndarray:
-        """[active lane, byte]: what a store was given. Of several to one place all left their own value if they
-        agree."""
+    def _judge(self, kind: Kind, access: _Access, same: Same | None = None) -> None:
+        assert self.statement is not None
+        watch, buffer = self.group.watch, access.buffer
+        actors = watch.generic(access.numbers, buffer.scope)
+        reads = kind is Kind.READ
+        if access.tensor is not None:
+            watch.global_access(
+                kind, self.statement, access.tensor, access.offsets, access.width, actors, reads=reads, same=same
+            )
+            return
+        watch.shared_access(
+            kind, self.statement, buffer.storage.name, access.lanes[0], access.offsets, access.width, actors,
+            reads=reads, same=same,
+        )  # fmt: skip
+
+    def _bytes_given(self, value: Value, dtype: DType, lanes: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
+        """[active lane, byte]: what a store is given."""
         stored = np.ascontiguousarray(to_memory(value, dtype))
         stored = stored if dtype.lanes > 1 else stored[..., None]
-        whole = np.broadcast_to(stored, (self.group.ctas, self.lanes, stored.shape[-1]))[ctas, lanes]
-        return np.ascontiguousarray(whole).view(np.uint8).reshape(len(ctas), -1)
+        whole = np.broadcast_to(stored, (self.group.ctas, self.lanes, stored.shape[-1]))[lanes]
+        return np.ascontiguousarray(whole).view(np.uint8).reshape(len(whole), -1)
+
+
+@dataclass(slots=True)
+class _Access:
+    """An access of the active lanes. ``lanes``: their CTAs and lanes; ``memory``: bytes [row, byte], and the row of
+    each."""
+
+    buffer: Buffer
+    tensor: GlobalTensor | None
+    numbers: np.ndarray
+    lanes: tuple[np.ndarray, np.ndarray]
+    offsets: np.ndarray
+    width: int
+    memory: tuple[np.ndarray, np.ndarray]
+
+    def holds(self, given: np.ndarray) -> np.ndarray:
+        """[access]: whether the memory holds these bytes; False outside of it."""
+        data, rows = self.memory
+        places = self.offsets[:, None] + np.arange(self.width)
+        held = data[rows[:, None], places.clip(0, data.shape[1] - 1)]
+        return (held == given).all(axis=1).view(np.uint8)

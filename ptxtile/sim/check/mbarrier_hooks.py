@@ -117,6 +117,8 @@ def load(threads: CheckedThreads, op: gpu_ops.TmaLoad, mask: Mask) -> Hook:
         box, ctas = tma._destinations(threads, op, lanes)
         _touch(threads, op, mbarrier, numbers[box], ctas)
         _check_fence(threads, op, mbarrier, ctas, "a TMA load completes on")
+        box_bytes = threads.group.tensor_map(op.tensor_map).box_bytes
+        mbarrier.loading += np.bincount(ctas, minlength=threads.group.ctas) * box_bytes
     yield
 
 

@@ -39,6 +39,14 @@ class CheckedMbarrier(Mbarrier):
         self.arrived: list[dict[int, int]] = [{} for _ in range(ctas)]
         self.ever: list[set[int]] = [set() for _ in range(ctas)]
         self.latest_use: Location | None = None
+        self.loading = np.zeros(ctas, dtype=np.int64)
+        """Bytes of loads that have been issued and have not been counted yet."""
+        self.early: list[tuple[int, int]] = []
+        """(CTA, phase) of phases that completed while a load onto them was under way."""
+
+    def add_transactions(self, change: np.ndarray) -> None:
+        self.loading += np.minimum(change, 0)
+        super().add_transactions(change)
 
     def arrive(self, counts: np.ndarray) -> None:
         """The arrivals that were announced, one warp after another, so that a phase knows of those that it counts."""
@@ -70,7 +78,9 @@ class CheckedMbarrier(Mbarrier):
         super().complete_phases()
         for cta in map(int, np.flatnonzero(self.phase != before)):
             clock, phase = self.gathered[cta].copy(), int(self.phase[cta])
-            if Engine.TMA_LOAD in self.clocks.first:
+            if self.loading[cta] > 0:
+                self.early.append((cta, phase - 1))
+            elif Engine.TMA_LOAD in self.clocks.first:
                 clock[KNOWN, self.clocks.mbarrier_agent(self.number, cta)] = phase
             self.gathered[cta] = clock.copy()
             self.completed[cta][phase] = clock

@@ -7,10 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ptxtile.ir.buffers import Buffer, Scope
-from ptxtile.ir.gpu_ops import MbarrierWait
 from ptxtile.ir.layouts import SharedLayout
-from ptxtile.ir.rewrite import walk
-from ptxtile.ir.statements import Allocate
 from ptxtile.sim.check.clocks import WARP, Engine
 
 if TYPE_CHECKING:
@@ -69,6 +66,11 @@ def warps_in_words(watch: Watch, threads: np.ndarray) -> str:
     return text + (f" (role {role})" if role else "") + _of_cta(watch.group, cta)
 
 
+def is_several(threads: np.ndarray) -> bool:
+    """Whether the threads are of more than one warp."""
+    return len(np.unique(threads // WARP)) > 1
+
+
 def _role(group: CheckedGroup, thread: int) -> str:
     name = group.role_of(thread)
     return f", role {name}" if name else ""
@@ -87,7 +89,7 @@ def describe_byte(group: CheckedGroup, storage: str, byte: int) -> str:
     tensor = group.context.tensors.get(storage)
     if tensor is not None:
         return _global_element(group, storage, byte - tensor.base)
-    buffer = _shared_buffer(group, storage)
+    buffer = group.facts.buffers.get(storage)
     if buffer is None or buffer.storage.offset is None:
         return f"byte {byte} of {storage}"
     if buffer.scope is Scope.BARRIER:
@@ -95,25 +97,8 @@ def describe_byte(group: CheckedGroup, storage: str, byte: int) -> str:
     indices = element_indices(buffer, byte - buffer.storage.offset)
     if indices is None:
         return f"byte {byte - buffer.storage.offset} of {storage}"
-    stage = f" (stage {indices[0]})" if _is_ring(group, buffer) else ""
+    stage = f" (stage {indices[0]})" if storage in group.facts.rings else ""
     return f"{storage}[{', '.join(map(str, indices))}]{stage}"
-
-
-def _shared_buffer(group: CheckedGroup, storage: str) -> Buffer | None:
-    for node in walk(group.context.kernel.body):
-        if isinstance(node, Allocate) and node.buffer.storage.name == storage:
-            return node.buffer
-    return None
-
-
-def _is_ring(group: CheckedGroup, buffer: Buffer) -> bool:
-    """Whether the first index is a stage: an mbarrier for each value of it hands the buffer over."""
-    return buffer.rank > 1 and any(
-        isinstance(node, MbarrierWait)
-        and any(retired.storage.name == buffer.storage.name for retired in node.retires)
-        and node.barrier.storage.size == 8 * buffer.static_shape[0] > 8
-        for node in walk(group.context.kernel.body)
-    )
 
 
 def element_indices(buffer: Buffer, byte: int) -> tuple[int, ...] | None:

@@ -11,8 +11,9 @@ from ptxtile.ir.buffers import Buffer
 from ptxtile.ir.statements import Statement
 from ptxtile.ir.types import DType
 from ptxtile.records import record
+from ptxtile.sim.check.definedness import states_of
 from ptxtile.sim.check.findings import Finding
-from ptxtile.sim.check.naming import warps_in_words
+from ptxtile.sim.check.naming import is_several, warps_in_words
 from ptxtile.sim.dtypes import Value
 from ptxtile.sim.masks import Mask, active
 
@@ -42,7 +43,7 @@ class Registers:
         self.touched: dict[int, set[str]] = {}
         """Storages that a unit's threads read or wrote since their last wgmma.fence; missing before the first one."""
         self.quiet = False
-        """Set while the instruction itself moves its operands."""
+        """Set while an instruction of the tensor cores moves its operands itself."""
 
     # wgmma --------------------------------------------------------------------------------------------------------
 
@@ -55,7 +56,8 @@ class Registers:
         touched = self.touched.get(threads.key)
         dirty = names if touched is None else [name for name in names if name in touched]
         if dirty:
-            message = f"{self._who(threads)} multiply with registers of {dirty[0]} that no wgmma.fence has handed over"
+            who = self._who(threads, "multipl", "ies", "y")
+            message = f"{who} with registers of {dirty[0]} that no wgmma.fence has handed over"
             hint = "wgmma.fence is missing before the first wgmma that uses these registers"
             self.watch.report(Finding("missing fence", message, (op.location,), hint))
 
@@ -67,60 +69,85 @@ class Registers:
         known = self.flights.get(threads.key, [])
         self.flights[threads.key] = [flight for flight in known if flight.group > last_done]
 
-    # Accesses -----------------------------------------------------------------------------------------------------
-
-    def read(self, threads: CheckedThreads, buffer: Buffer, index: Value, dtype: DType, mask: Mask) -> None:
-        if self.quiet:
-            return
-        self._touch(threads, buffer, index, dtype, mask, writing=False)
-        first, last = _range(buffer, index, dtype, mask)
-        if last == first + dtype.lanes - 1:  # the same element in all threads
-            self.check_written(threads, buffer, first, last, mask)
-
-    def check_written(self, threads: CheckedThreads, buffer: Buffer, first: int, last: int, mask: Mask) -> None:
-        """Elements that no thread has written; what is out of bounds is somebody else's matter."""
-        storage = threads.private.storages.get(buffer.storage.name)
-        if storage is None or buffer.storage.name in threads.private.mixed or first < 0 or last >= len(storage.elements):
-            return
-        results = [f for f in self.flights.get(threads.key, ()) if f.accumulator and f.storage == buffer.storage.name]
-        for place in range(first, last + 1):
-            under_way = any(flight.first <= place <= flight.last for flight in results)
-            if storage.elements[place] is None and not under_way:
-                message = f"{self._who(threads)} read {buffer.name}[{place}], a register that nothing was written to"
-                finding = Finding("uninitialised", message, (_location(threads),), "give it a value first")
-                self.watch.report(finding)
-                return
-
-    def written(self, threads: CheckedThreads, buffer: Buffer, index: Value, dtype: DType, mask: Mask) -> None:
-        if not self.quiet:
-            self._touch(threads, buffer, index, dtype, mask, writing=True)
-
-    def _touch(
-        self, threads: CheckedThreads, buffer: Buffer, index: Value, dtype: DType, mask: Mask, *, writing: bool
-    ) -> None:
+    def touch(self, threads: CheckedThreads, buffer: Buffer, first: int, last: int, *, writing: bool) -> None:
+        """Elements are accessed, which no wgmma may be at work on."""
         touched = self.touched.get(threads.key)
         if touched is None:  # no wgmma so far
             return
         name = buffer.storage.name
         touched.add(name)
-        flights = self.flights.get(threads.key)
-        if not flights:
-            return
-        first, last = _range(buffer, index, dtype, mask)
-        for flight in flights:
+        for flight in self.flights.get(threads.key, ()):
             if flight.storage == name and first <= flight.last and flight.first <= last:
                 if writing or flight.accumulator:
-                    self._report(threads, buffer, flight, "write" if writing else "read")
+                    self._report_flight(threads, buffer, flight, "write" if writing else "read")
                     return
 
-    def _report(self, threads: CheckedThreads, buffer: Buffer, flight: InFlight, verb: str) -> None:
+    def _report_flight(self, threads: CheckedThreads, buffer: Buffer, flight: InFlight, verb: str) -> None:
         what = "accumulator" if flight.accumulator else "operand"
-        message = f"{self._who(threads)} {verb} {buffer.name} while it is the {what} of a wgmma that nobody waited for"
+        message = f"{self._who(threads, verb)} {buffer.name} while it is the {what} of a wgmma that nobody waited for"
         locations = (_location(threads), flight.statement.location)
         self.watch.report(Finding("in flight", message, locations, "wait for the wgmma group first"))
 
-    def _who(self, threads: CheckedThreads) -> str:
-        return warps_in_words(self.watch, threads.numbers(threads.everyone))
+    # Accesses -----------------------------------------------------------------------------------------------------
+
+    def read(self, threads: CheckedThreads, buffer: Buffer, index: Value, dtype: DType, mask: Mask) -> None:
+        if self.quiet:
+            return
+        first, last = _range(buffer, index, dtype, mask)
+        self.touch(threads, buffer, first, last, writing=False)
+        if _is_uniform(index):
+            self.use(threads, buffer, first, last, mask)
+
+    def use(self, threads: CheckedThreads, buffer: Buffer, first: int, last: int, mask: Mask) -> None:
+        """What is computed next depends on these elements."""
+        states = states_of(threads, buffer.storage.name)
+        if states is None or first < 0:
+            return
+        lanes, scale = None, _scale(threads, buffer)
+        for place in range(first * scale, min((last + 1) * scale, len(states.written))):
+            if states.written[place] is not True:
+                lanes = threads.lanes_of(mask) if lanes is None else lanes
+                undefined = states.undefined(place, lanes, f"{buffer.name}[{place // scale}]")
+                if undefined is not None:
+                    threads.note_undefined(undefined)
+
+    def written(self, threads: CheckedThreads, buffer: Buffer, index: Value, dtype: DType, mask: Mask) -> None:
+        if self.quiet:
+            return
+        first, last = _range(buffer, index, dtype, mask)
+        self.touch(threads, buffer, first, last, writing=True)
+        states, undefined = states_of(threads, buffer.storage.name), threads.take_undefined()
+        if states is None or first < 0:
+            return
+        lanes = None if mask is threads.everyone else threads.lanes_of(mask)
+        scale = _scale(threads, buffer)
+        for place in range(first * scale, min((last + 1) * scale, len(states.written))):
+            states.store(place, lanes, undefined)
+
+    def check_written(self, threads: CheckedThreads, buffer: Buffer, first: int, last: int) -> None:
+        """Operands of the tensor cores: elements that no thread has written."""
+        states = states_of(threads, buffer.storage.name)
+        scale = _scale(threads, buffer)
+        if states is None or first < 0 or (last + 1) * scale > len(states.written):
+            return
+        for place in range(first * scale, (last + 1) * scale):
+            if states.written[place] is None:
+                message = self._who(threads, "read") + f" {buffer.name}[{place // scale}], a register that nothing was "
+                finding = Finding("uninitialised", message + "written to", (_location(threads),), "give it a value first")
+                self.watch.report(finding)
+                return
+
+    def mark_written(self, threads: CheckedThreads, buffer: Buffer, first: int, last: int, mask: Mask) -> None:
+        """Results of the tensor cores, from the moment on at which they are under way."""
+        states, scale = states_of(threads, buffer.storage.name), _scale(threads, buffer)
+        if states is not None:
+            lanes = None if mask is threads.everyone else threads.lanes_of(mask)
+            for place in range(first * scale, min((last + 1) * scale, len(states.written))):
+                states.store(place, lanes, None)
+
+    def _who(self, threads: CheckedThreads, verb: str, of_one: str = "s", of_several: str = "") -> str:
+        numbers = threads.numbers(threads.everyone)
+        return f"{warps_in_words(self.watch, numbers)} {verb}{of_several if is_several(numbers) else of_one}"
 
 
 def _range(buffer: Buffer, index: Value, dtype: DType, mask: Mask) -> tuple[int, int]:
@@ -129,6 +156,19 @@ def _range(buffer: Buffer, index: Value, dtype: DType, mask: Mask) -> tuple[int,
         return first, first + dtype.lanes - 1
     places = active(mask, np.asarray(index)) * buffer.dtype.lanes
     return int(places.min()), int(places.max()) + dtype.lanes - 1
+
+
+def _is_uniform(index: Value) -> bool:
+    """Whether all threads access the same elements; a table that each thread reads elsewhere is not followed."""
+    if isinstance(index, int):
+        return True
+    places = np.asarray(index)
+    return bool((places == places.flat[0]).all())
+
+
+def _scale(threads: CheckedThreads, buffer: Buffer) -> int:
+    """Elements of the storage for each of the buffer: those viewed with several dtypes are kept as bytes."""
+    return buffer.dtype.element.itemsize if buffer.storage.name in threads.private.mixed else 1
 
 
 def _location(threads: CheckedThreads) -> Location | None:

@@ -19,6 +19,7 @@ from ptxtile.sim.async_effects import EffectPolicy, ImmediateEffects
 from ptxtile.sim.check.deadlocks import describe_deadlock
 from ptxtile.sim.check.findings import Finding, Report
 from ptxtile.sim.check.global_shadows import GlobalShadows, fresh_storages, written_storages
+from ptxtile.sim.check.kernel_facts import facts_of
 from ptxtile.sim.check.machine import CheckedGroup, Withheld
 from ptxtile.sim.delayed_effects import ALWAYS, DelayedEffects
 from ptxtile.sim.launch import prepare_launches
@@ -104,14 +105,14 @@ def _check_launch(
     progress: Callable[[int, int], None] | None, withheld: Withheld | None,
 ) -> Iterator[Finding]:  # fmt: skip
     found: list[Finding] = []
-    kernel = context.kernel
+    kernel, facts = context.kernel, facts_of(context.kernel, frozenset(context.variables))
     total = context.grid[0] * context.grid[1] * context.grid[2]
     size = total if cooperative or _talks_between_ctas(kernel) else _cluster_span(context)
     firsts = list(range(0, total, size))
     np.random.default_rng(seed).shuffle(firsts)
     for number, first in enumerate(firsts):
         group = CheckedGroup(
-            context, first, min(size, total - first), seed * 1_000_003 + first, shadows, found.append, withheld
+            context, facts, first, min(size, total - first), seed * 1_000_003 + first, shadows, found.append, withheld
         )
         try:
             run_to_completion([group])

@@ -85,7 +85,8 @@ class Shadow:
     """The shadow of ``size`` bytes under the clocks of a group of CTAs, or of several groups one after another.
 
     ``last`` [byte, 5]: the last plain write's agent (counted from ``base``, the sum of the agents of earlier groups),
-    time, site, number among the calls of :meth:`access`, and storage. ``others`` [byte, slot, 3]: since that write, the
+    time, site, number among the calls of :meth:`access` (negative: of a value that another thread of the statement
+    wrote over), and storage. ``others`` [byte, slot, 3]: since that write, the
     latest access of another kind: its time, the lanes that made it, and its site; a slot belongs to a kind and a warp,
     or a kind and an engine that works for a whole warpgroup or for an mbarrier. ``present`` [byte]: the kinds that
     there are, by the group of number ``group`` [byte]; ``strange`` [byte, 2]: those of earlier groups, and the site of
@@ -237,7 +238,10 @@ def _access(
                     else:
                         harmless = False
                         if kind == 4 and len(before) > 0 and last[byte, 2] == site:
-                            harmless = after[access] != 0 if last[byte, 3] == call else before[access] != 0
+                            if last[byte, 3] == call or last[byte, 3] == -call:
+                                harmless = after[access] != 0 and last[byte, 3] > 0
+                            else:
+                                harmless = before[access] != 0
                         if not harmless:
                             count = _note(found, count, 2, access, byte, other, last[byte, 2], written)
                 if reads and storage >= 0 and last[byte, 4] != storage:
@@ -275,7 +279,7 @@ def _access(
                 last[byte, 0] = agent + base
                 last[byte, 1] = time
                 last[byte, 2] = site
-                last[byte, 3] = call
+                last[byte, 3] = -call if len(after) > 0 and after[access] == 0 else call
                 last[byte, 4] = storage
             else:
                 if others[byte, slot, 0] != time:

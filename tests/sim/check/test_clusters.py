@@ -68,7 +68,7 @@ PAIRS = {
         if tx == 0 and bx % 2 == 0:
             tma_load(tensor_map="A_map", coordinates=(0,), shared=S, offset=0, barrier=full, index=0, multicast=3)  # later
         mbarrier_wait(barrier=full, index=0, parity=0)
-        B[tx] = S[tx] if bx == 0 else 0
+        B[bx * 64 + tx] = S[tx] if bx == 0 else 0
         {MEET}
         """, TENSORS, grid=2, cluster=2, also=("illegal", "deadlock", "race")),
     "a multicast into a stage that the other CTA still reads": Pair("race", r"S\[\d+\]", f"""

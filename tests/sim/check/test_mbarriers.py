@@ -231,6 +231,6 @@ def test_a_deadlock_names_everybody_who_waits() -> None:
         ("consumer", r"full\[1\]", 16, 32, consumer),
         ("producer", r"full\[0\]", 0, 64, producer),
     ):
-        pattern = rf"role {role}.*wait for {mbarrier} with parity 0: in phase 0 \(parity 0\) {came} of {of} arrivals came"
+        pattern = rf"role {role}.*waits? for {mbarrier} with parity 0: in phase 0 \(parity 0\) {came} of {of} arrivals came"
         assert re.search(rf"{pattern}[^\n]*, {of - came} missing[^\n]*\.ir:{line}\b", finding.message), report
     assert lines_of(finding) == {consumer, producer}

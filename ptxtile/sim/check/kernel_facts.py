@@ -1,0 +1,192 @@
+"""What the checker needs to know of a kernel before it runs, worked out once for each launch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from ptxtile.ir.async_copy_ops import CpAsync
+from ptxtile.ir.buffers import Buffer, Scope
+from ptxtile.ir.expressions import Binary, Cast, Compare, Const, Expr, Load, Unary, Var
+from ptxtile.ir.gpu_ops import MbarrierWait, SetMaxRegisters, TmaLoad, TmaStore
+from ptxtile.ir.program import Kernel
+from ptxtile.ir.rewrite import children, walk
+from ptxtile.ir.statements import Allocate, Let, Role, Statement
+from ptxtile.ir.tensor_core_ops import (
+    LoadMatrix,
+    MmaSync,
+    StoreMatrix,
+    Wgmma,
+    WgmmaCommitGroup,
+    WgmmaFence,
+    WgmmaWaitGroup,
+)
+from ptxtile.sim.check.clocks import WARP, WARPGROUP, Engine
+from ptxtile.sim.rules.mbarriers import MBARRIER_BYTES
+
+_BY_WARPGROUPS = (Wgmma, WgmmaCommitGroup, WgmmaFence, WgmmaWaitGroup, SetMaxRegisters)
+_ENGINES: dict[type, tuple[Engine, ...]] = {
+    CpAsync: (Engine.CP_ASYNC,),
+    TmaStore: (Engine.BULK_READ, Engine.BULK_WRITE),
+    Wgmma: (Engine.WGMMA,),
+    TmaLoad: (Engine.TMA_LOAD,),
+}
+
+
+@dataclass(frozen=True)
+class KernelFacts:
+    """``unit``: threads that run together, a warp, or a warpgroup where instructions need whole ones. ``mbarriers``:
+    how many a CTA has. ``buffers``: the buffer that each storage on the chip was allocated as. ``rings``: storages
+    whose first index is a stage. ``constant``: by id, expressions that have one value in each unit.
+    ``products_matter``: whether control flow or an address may depend on what tensor cores compute."""
+
+    unit: int
+    engines: frozenset[Engine]
+    roles: tuple[Role, ...]
+    buffers: dict[str, Buffer]
+    barriers: frozenset[str]
+    mbarriers: int
+    rings: frozenset[str]
+    constant: dict[int, Expr]
+    products_matter: bool
+
+
+def facts_of(kernel: Kernel, parameters: frozenset[str]) -> KernelFacts:
+    """``parameters``: the names of the launch's scalars."""
+    nodes = list(walk(kernel.body))
+    buffers: dict[str, Buffer] = {}
+    for node in nodes:
+        if isinstance(node, Allocate):
+            buffers.setdefault(node.buffer.storage.name, node.buffer)
+    barriers = {name: b.storage for name, b in buffers.items() if b.scope is Scope.BARRIER}
+    return KernelFacts(
+        unit=WARPGROUP if any(isinstance(node, _BY_WARPGROUPS) for node in nodes) else WARP,
+        engines=frozenset(engine for node in nodes for engine in _ENGINES.get(type(node), ())),
+        roles=tuple(node for node in nodes if isinstance(node, Role)),
+        buffers=buffers,
+        barriers=frozenset(barriers),
+        mbarriers=sum(storage.size or 0 for storage in barriers.values()) // MBARRIER_BYTES,
+        rings=frozenset(_rings(nodes, buffers)),
+        constant=_constant_expressions(kernel, parameters),
+        products_matter=_products_matter(nodes),
+    )
+
+
+def _rings(nodes: list[Any], buffers: dict[str, Buffer]) -> Iterator[str]:
+    """An mbarrier for each value of the first index hands the buffer over."""
+    for node in nodes:
+        if isinstance(node, MbarrierWait):
+            for retired in node.retires:
+                buffer = buffers.get(retired.storage.name)
+                if buffer is not None and buffer.rank > 1 and node.barrier.storage.size == 8 * buffer.static_shape[0]:
+                    if buffer.static_shape[0] > 1:
+                        yield retired.storage.name
+
+
+# Constant expressions -------------------------------------------------------------------------------------------------
+
+_PURE = (Binary, Cast, Compare, Const, Unary, Var)
+"""Arithmetic on integers is total in the simulator, so that it may be done for threads that are not active."""
+
+
+def _constant_expressions(kernel: Kernel, parameters: frozenset[str]) -> dict[int, Expr]:
+    """The outermost expressions over the thread, the block and the parameters; scalars that are bound to such are
+    constant themselves."""
+    names = {kernel.thread.name, *(var.name for var in kernel.block_vars), *parameters}
+    found: dict[int, Expr] = {}
+    _collect(kernel.body, names, found)
+    return found
+
+
+def _collect(node: Any, names: set[str], found: dict[int, Expr]) -> None:
+    if isinstance(node, Expr):
+        if _is_constant(node, names):
+            if not isinstance(node, Var):
+                found[id(node)] = node
+            return
+    for child in children(node):
+        _collect(child, names, found)
+    if isinstance(node, Let) and _is_constant(node.value, names):
+        names.add(node.var.name)
+
+
+def _is_constant(node: Expr, names: set[str]) -> bool:
+    if isinstance(node, Var):
+        return node.name in names
+    if isinstance(node, Const):
+        return True
+    fits = isinstance(node, _PURE) and node.dtype.lanes == 1 and not node.dtype.is_float
+    return fits and all(_is_constant(child, names) for child in children(node))
+
+
+# Products of tensor cores ---------------------------------------------------------------------------------------------
+
+_VALUES = ("value", "condition")
+"""Fields of statements that hold what is stored or exchanged, and decide nothing (but for the conditions of control
+flow)."""
+_DESTINATIONS = ("buffer", "destination", "result", "results", "accumulator", "shared")
+_DECIDING = ("If", "While", "DeviceAssert")
+
+
+def _products_matter(nodes: list[Any]) -> bool:
+    """Follows what is made from the results of tensor cores through storages and scalars."""
+    statements = [node for node in nodes if isinstance(node, Statement)]
+    tainted = {
+        buffer.storage.name
+        for node in statements
+        for buffer in _products(node)
+    }
+    if not tainted:
+        return False
+    while True:
+        more = {name for node in statements if _reads(_values(node), tainted) for name in _written_names(node)}
+        more |= {name for node in statements if _moves(node, tainted) for name in _written_names(node)}
+        if more <= tainted:
+            break
+        tainted |= more
+    return any(_reads(_decisions(node), tainted) for node in statements)
+
+
+def _products(node: Statement) -> tuple[Buffer, ...]:
+    if isinstance(node, (MmaSync, Wgmma)):
+        return (node.accumulator,)
+    return (node.destination,) if isinstance(node, LoadMatrix) else ()
+
+
+def _values(node: Statement) -> list[Expr]:
+    if type(node).__name__ in _DECIDING:
+        return []
+    return [e for e in (getattr(node, name, None) for name in _VALUES) if isinstance(e, Expr)]
+
+
+def _decisions(node: Statement) -> list[Expr]:
+    """Expressions that addresses or control flow depend on."""
+    values = _values(node)
+    own = [child for child in children(node) if isinstance(child, Expr) and not any(child is v for v in values)]
+    return own + [index for value in values for inner in walk(value) if isinstance(inner, Load) for index in inner.indices]
+
+
+def _reads(expressions: list[Expr], tainted: set[str]) -> bool:
+    return any(
+        (isinstance(node, Load) and node.buffer.storage.name in tainted) or (isinstance(node, Var) and node.name in tainted)
+        for expression in expressions
+        for node in walk(expression)
+    )
+
+
+def _moves(node: Statement, tainted: set[str]) -> bool:
+    """Whether an operation that copies memory takes from a tainted place."""
+    if isinstance(node, (StoreMatrix, CpAsync)):
+        return node.source.storage.name in tainted
+    return isinstance(node, TmaStore) and node.shared.storage.name in tainted
+
+
+def _written_names(node: Statement) -> Iterator[str]:
+    if isinstance(node, Let):
+        yield node.var.name
+    for name in _DESTINATIONS:
+        value = getattr(node, name, None)
+        for buffer in value if isinstance(value, tuple) else (value,):
+            if isinstance(buffer, Buffer):
+                yield buffer.storage.name

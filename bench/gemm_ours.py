@@ -12,12 +12,10 @@ from gemm_rows import Contender, Operands, Row, Unavailable
 Configuration = dict[str, Any]
 
 LARGE: dict[str, Configuration] = {
-    "128x256, 4 stages, groups of 8 columns": dict(group=8),
+    "128x256, 4 stages, groups of 4 columns": dict(group=4),
     "128x256, 4 stages, groups of 16 rows": dict(group=16, rows_first=True),
-    "128x256, 4 stages, groups of 8 rows, clusters of 2": dict(group=8, rows_first=True, cluster=2),
-    "128x128, 3 stages, groups of 16 columns, 2 CTAs a multiprocessor": dict(
-        block_N=128, num_stages=3, threads=128, group=16, ctas_of_one=2
-    ),
+    "128x256, 4 stages, groups of 8 columns, clusters of 2": dict(group=8, cluster=2),
+    "128x128, 6 stages, groups of 8 rows": dict(block_N=128, num_stages=6, group=8, rows_first=True),
 }
 SMALL: dict[str, Configuration] = {
     "128x64, 6 stages": dict(block_N=64, num_stages=6, threads=128),
@@ -28,8 +26,13 @@ SMALL: dict[str, Configuration] = {
 """Where tiles of 128x256 would leave most multiprocessors idle."""
 FEW_ROWS: dict[str, Configuration] = {
     "128x64, 8 stages": dict(block_N=64, num_stages=8),
-    "128x64, 4 stages of 128": dict(block_N=64, num_stages=4, block_K=128),
+    "128x128, 6 stages": dict(block_N=128, num_stages=6),
 }
+MORE_ROWS: dict[str, Configuration] = {
+    "128x128, 6 stages": dict(block_N=128, num_stages=6),
+    "256x128, 4 stages": dict(block_M=256, block_N=128),
+}
+"""For 65 to 128 rows, and for more."""
 DECODE_FEW_ROWS = ((64, 200), (128, 200))
 """For 65 to 256 rows, two of each."""
 DECODE = ((64, 100), (128, 100), (128, 200), (256, 200))
@@ -53,7 +56,7 @@ def configurations(row: Row, multiprocessors: int) -> list[tuple[str, str, Confi
     found: list[tuple[str, str, Configuration]] = []
     if row.group == "decode":
         found += [_decode(row, *stages) for stages in (DECODE if row.m <= 64 else DECODE_FEW_ROWS)]
-        table = FEW_ROWS if row.m > 64 else {}
+        table = {} if row.m <= 64 else FEW_ROWS if row.m <= 128 else MORE_ROWS
     else:
         table = SMALL if tiles(row, 128, 256) < multiprocessors // 2 else LARGE
     found += [(name, "persistent", _persistent(row, options, multiprocessors)) for name, options in table.items()]
@@ -109,8 +112,12 @@ def _plain(operands: Operands) -> list[Contender]:
 
     def build() -> Callable[[], Any]:
         kernel = example("gemm")
-        kernel(operands.a, operands.b)
-        return lambda: kernel(operands.a, operands.b)
+
+        def run() -> Any:
+            return kernel(operands.a, operands.b, block_N=256, num_stages=4, threads=256)
+
+        run()
+        return run
 
     return [Contender("examples/gemm.py: 128x256, 4 stages, one CTA a tile", "plain", build)]
 

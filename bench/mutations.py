@@ -85,9 +85,7 @@ def measure(case: Case, seeds: int, clean_seeds: int, spread: Callable[..., Iter
     parts = pieces(case)
     programs, numbers = [part[0] for part in parts], [part[1] for part in parts]
     count = len(parts)
-    rows = [
-        row for some in spread(judge_some, [case] * count, programs, numbers, [seeds] * count) for row in some
-    ]
+    rows = [row for some in spread(judge_some, [case] * count, programs, numbers, [seeds] * count) for row in some]
     fates = Counter(row["fate"] for row in rows)
     return {
         "case": case.name, "example": case.example, "target": case.target, "mutants": len(rows),

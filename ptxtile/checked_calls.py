@@ -15,13 +15,19 @@ if TYPE_CHECKING:
 
 
 def check_binding(
-    program: Program, binding: Binding, seeds: int | range, progress: Callable[[int, int], None] | None = None
+    program: Program,
+    binding: Binding,
+    seeds: int | range,
+    progress: Callable[[int, int], None] | None = None,
+    strict: bool = False,
 ) -> Report:
-    """What the checker finds when ``program`` (gpu stage) runs with a call's arguments, once for each of ``seeds``."""
+    """What the checker finds when ``program`` (gpu stage) runs with a call's arguments, once for each of ``seeds``.
+    ``progress`` and ``strict`` as for :func:`ptxtile.sim.check.run.check`."""
     from ptxtile.sim.check.run import check
 
     schedules = range(seeds) if isinstance(seeds, int) else seeds
-    return check(program, on_cpu(binding.tensors), binding.scalars, seeds=schedules, progress=progress)
+    tensors = on_cpu(binding.tensors)
+    return check(program, tensors, binding.scalars, seeds=schedules, progress=progress, strict=strict)
 
 
 def on_cpu(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:

@@ -62,14 +62,19 @@ class JITFunction:
             raise without_our_frames(error) from error.__cause__
 
     def check(
-        self, *args: Any, seeds: int | range = 2, progress: Callable[[int, int], None] | None = None, **kwargs: Any
+        self,
+        *args: Any,
+        seeds: int | range = 2,
+        strict: bool = False,
+        progress: Callable[[int, int], None] | None = None,
+        **kwargs: Any,
     ) -> Report:
         """What the checker finds in a call with these arguments: see :meth:`ptxtile.kernel.JITKernel.check`."""
         try:
             kernel, runtime = self._form(args, kwargs).split(args, kwargs)
         except Exception as error:
             raise without_our_frames(error) from error.__cause__
-        return kernel.check(*runtime, seeds=seeds, progress=progress)
+        return kernel.check(*runtime, seeds=seeds, strict=strict, progress=progress)
 
     def compile(self, **arguments: Any) -> JITKernel:
         """A kernel without a call. ``arguments``: values of ``T.const`` sizes and Python arguments, by name.

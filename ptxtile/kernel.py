@@ -244,14 +244,20 @@ class JITKernel:
         return variant, bind(variant.launch_on(device_type), args, kwargs, device_type=device_type), device_type
 
     def check(
-        self, *args: Any, seeds: int | range = 2, progress: Callable[[int, int], None] | None = None, **kwargs: Any
+        self,
+        *args: Any,
+        seeds: int | range = 2,
+        strict: bool = False,
+        progress: Callable[[int, int], None] | None = None,
+        **kwargs: Any,
     ) -> Report:
         """What the checker finds in a call with these arguments: races, missing waits and fences, wrong counts,
         deadlocks, accesses out of bounds, uninitialised reads (:func:`ptxtile.sim.check.run.check`).
 
         It runs the program that the call would run, on the CPU and on copies, once for each of ``seeds`` (of that many
-        where it is a number); CUDA tensors are copied to the CPU. No argument is changed. ``progress`` is told of
-        (blocks done, blocks in all) of each launch and seed.
+        where it is a number); CUDA tensors are copied to the CPU. No argument is changed. ``strict``: also tell of
+        threads that hang if they come to a wait a whole phase later than others. ``progress`` is told of (blocks done,
+        blocks in all) of each launch and seed.
         """
         from ptxtile.checked_calls import check_binding
 
@@ -259,7 +265,7 @@ class JITKernel:
             if kwargs:
                 args, kwargs = self._positional(args, kwargs)
             variant, binding, _ = self._bound(args, kwargs)
-            return check_binding(variant.lowered().program, binding, seeds, progress)
+            return check_binding(variant.lowered().program, binding, seeds, progress, strict)
         except Exception as error:
             raise without_our_frames(error) from error.__cause__
 

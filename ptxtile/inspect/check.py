@@ -120,11 +120,11 @@ def _made(kernel: JITKernel, maker: Callable[..., Any], definitions: Mapping[str
     return Call(kernel, tuple(made) if isinstance(made, (tuple, list)) else (made,), {})
 
 
-def run(call: Call, seeds: int) -> Outcome:
+def run(call: Call, seeds: int, strict: bool = False) -> Outcome:
     """Checks the call under ``seeds`` schedules, with a progress bar on a terminal when it takes longer."""
     started = time.perf_counter()
     with ProgressBar(call.kernel.function.function.__name__) as progress:
-        report = call.kernel.check(*call.args, seeds=seeds, progress=progress, **call.kwargs)
+        report = call.kernel.check(*call.args, seeds=seeds, strict=strict, progress=progress, **call.kwargs)
     return Outcome(call, report, time.perf_counter() - started)
 
 

@@ -118,6 +118,9 @@ def check(
         list[str] | None, typer.Option("-O", metavar="NAME=VALUE", help="A compile option, such as fast_math=True.")
     ] = None,
     seeds: Annotated[int, typer.Option("--seeds", min=1, help="How many schedules to try.")] = 2,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Also threads that hang if they come to a wait a whole phase too late.")
+    ] = False,
     inputs: Annotated[
         str | None,
         typer.Option(
@@ -133,7 +136,7 @@ def check(
 
     with _errors_shown(kernel):
         definitions, options = parse_definitions(define or ()), parse_definitions(option or ())
-        outcome = run(find_call(kernel, definitions, arch, options, inputs, input_seed), seeds)
+        outcome = run(find_call(kernel, definitions, arch, options, inputs, input_seed), seeds, strict)
     if json:
         import json as encoder
 

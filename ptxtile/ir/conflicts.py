@@ -120,7 +120,7 @@ def _fixed_and_apart(a: Access, b: Access) -> bool:
     """Whether both are at constant places that share no byte, which needs no enumeration."""
     if not (isinstance(a.index, Const) and isinstance(b.index, Const)) or a.storage.name != b.storage.name:
         return False
-    first, second = (access.index.value * access.element_bits for access in (a, b))
+    first, second = a.index.value * a.element_bits, b.index.value * b.element_bits
     return first + a.width_bits <= second or second + b.width_bits <= first
 
 

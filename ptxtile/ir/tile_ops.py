@@ -27,8 +27,8 @@ class Region:
 
 
 class CopyPath(Enum):
-    """How a copy is carried out, chosen by ``select_paths`` (CP_ASYNC: by ``plan_async_copies``, which sees to groups and
-    waits); from then on a constraint."""
+    """How a copy is carried out, chosen by ``select_paths`` (CP_ASYNC: by ``plan_async_copies``, which sees to groups
+    and waits); from then on a constraint."""
 
     TMA_LOAD = "tma_load"
     TMA_STORE = "tma_store"
@@ -58,12 +58,13 @@ class Copy(Statement):
 
 @record
 class TmaCopy(Statement):
-    """The issue of a TMA load: ``source`` (global) to ``destination`` (shared), completing on ``barrier[index]``; or of a
-    TMA store, from shared to global memory, as a bulk group of its own, where the barrier means nothing.
+    """The issue of a TMA load: ``source`` (global) to ``destination`` (shared), completing on ``barrier[index]``; or of
+    a TMA store, from shared to global memory, as a bulk group of its own, which has no barrier.
 
-    What ``plan_loads`` makes of a Copy with path TMA_LOAD, next to its expect_tx and its wait; ``lower_tma`` turns it
-    into one TmaLoad for each box. Guarded by an If that elects one thread, or one of each warpgroup. ``multicast``: of a load, the mask of the
-    CTAs of the cluster that get the tile, as in :class:`~ptxtile.ir.gpu_ops.TmaLoad`.
+    What ``plan_loads`` makes of a Copy with path TMA_LOAD, next to its expect_tx and its wait, and ``stage_epilogues``
+    of the store of an accumulator; ``lower_tma`` turns it into one TmaLoad or TmaStore for each box. Guarded by an If
+    that elects one thread, or one of each warpgroup. ``multicast``: of a load, the mask of the CTAs of the cluster that
+    get the tile, as in :class:`~ptxtile.ir.gpu_ops.TmaLoad`.
     """
 
     source: Region

@@ -44,8 +44,8 @@
 20. A Region has a start and a positive extent for each dimension. Both sides of a copy have equal extents, dimensions
     of extent 1 aside; one with an operator goes from shared to global memory and keeps the dtype, for which TMA has the
     operator; one by cp.async goes from global to shared memory, keeps the dtype and has a width of 4, 8 or 16 bytes
-    that divides its rows; a Fill's value has its buffer's dtype. A Gemm's operands are shared tiles or fragments of its M, N
-    and K, and its clear_if is a bool.
+    that divides its rows; a Fill's value has its buffer's dtype. A Gemm's operands are shared tiles or fragments of its
+    M, N and K, and its clear_if is a bool.
 
 *Storage.*
 

@@ -395,5 +395,3 @@ class StatementVerifier:
         role = self.role
         if role is None or role.first_thread % WARPGROUP or role.threads % WARPGROUP:
             self.fail(32, "setmaxnreg outside of a role of whole warpgroups")
-
-

@@ -123,9 +123,9 @@ def accumulators(kernel: Kernel) -> dict[str, Ownership]:
         changed = False
         for names in links:
             owner = next((found[name] for name in sorted(names) if name in found), None)
-            for name in names if owner is not None else ():
-                changed |= name not in found
-                found.setdefault(name, owner)
+            if owner is not None and not names <= found.keys():
+                found |= dict.fromkeys(sorted(names - found.keys()), owner)
+                changed = True
     return found
 
 

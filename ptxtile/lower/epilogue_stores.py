@@ -33,9 +33,7 @@ def _whole(staging: Buffer, rows: int, columns: int) -> Region:
     return Region(staging, (constant(0), constant(0)), (rows, columns))
 
 
-def to_global(
-    copy: Copy, chunks: Chunks, staging: Buffer, row: int, column: int, thread: Expr
-) -> list[Statement]:
+def to_global(copy: Copy, chunks: Chunks, staging: Buffer, row: int, column: int, thread: Expr) -> list[Statement]:
     """The TMA stores of a chunk; ``thread``: counted from the first one of those that hold the accumulator."""
     groups, rows, columns = chunks.shape
     if by_warpgroups(chunks.owner):

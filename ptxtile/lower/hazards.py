@@ -266,9 +266,7 @@ def groups_of(mask: int, size: int) -> int:
     return result
 
 
-def after_fence(
-    state: State, space: str, mask: int, *, before_barrier: bool = False, within: int = 0
-) -> State:
+def after_fence(state: State, space: str, mask: int, *, before_barrier: bool = False, within: int = 0) -> State:
     """``state`` after the threads ``mask`` executed the fence of ``space`` (see :data:`FENCE_SPACES`).
 
     The writers' fence has to come before the barrier that tells the others of the write. ``before_barrier``: one
@@ -279,8 +277,12 @@ def after_fence(
         access = pending.access
         if pending.owes_fence and FENCE_SPACES[access.storage.scope] == space:
             first = not pending.barriers  # nobody has been told of the write
-            by_writers = access.threads & ~mask == 0 and (before_barrier or first)
-            if by_writers if not access.asynchronous else pending.done and bool(pending.ordered & mask):
+            all_fence = access.threads & ~mask == 0
+            if access.asynchronous:  # by one who knows that it is done; where each issuer knows of its own, by all
+                fences = pending.done and (bool(pending.ordered & mask) or (pending.ordered == 0 and all_fence))
+            else:
+                fences = all_fence and (before_barrier or first)
+            if fences:
                 pending = pending._replace(fenced=within if within and not first else FOR_ALL)
         result[pending] = None
     return result

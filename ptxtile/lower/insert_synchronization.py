@@ -8,9 +8,9 @@ other proxy comes after a fence; a barrier stands only where all threads of the 
 can be taken away.
 
 The walk (:mod:`ptxtile.lower.synchronization_walk`) finds the places; here its decisions are pruned and written down.
-The barrier of the whole CTA has id 0, a role's has an id of its own from 1 to 15. A barrier counts whole warps (PTX
-ISA, bar.sync: a warp arrives as a whole, and a last warp of fewer threads counts as 32), so thread counts are rounded
-up to multiples of 32.
+The barrier of the whole CTA has id 0, a role's has an id of its own from 1 to 15, and so has that of each warpgroup
+where threads only have to know of their own one. A barrier counts whole warps (PTX ISA, bar.sync: a warp arrives as a
+whole, and a last warp of fewer threads counts as 32), so thread counts are rounded up to multiples of 32.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ from ptxtile.ir.statements import For, If, Role, Seq, Specialized, Statement, Wh
 from ptxtile.lower.hazards import Decision, Path
 from ptxtile.lower.options import Options
 from ptxtile.lower.synchronization_facts import Facts
-from ptxtile.lower.synchronization_walk import END, EXIT, Walk, find_decisions, needs_a_barrier
+from ptxtile.lower.synchronization_position import END, EXIT, Walk
+from ptxtile.lower.synchronization_walk import find_decisions, needs_a_barrier
 from ptxtile.target import Target
 
 NAMED_BARRIERS = 16
@@ -106,9 +107,7 @@ def _without_barrier(walked: Walk, path: Path) -> dict[Path, Decision]:
 def _only(walked: Walk, paths: set[Path]) -> dict[Path, Decision]:
     """The decisions of ``walked`` for barriers at ``paths``, without their fences, which the next walk finds again."""
     return {
-        path: Decision(
-            barrier=True, within=decision.within, reasons=[r for r in decision.reasons if "barrier" in r[0]]
-        )
+        path: Decision(barrier=True, within=decision.within, reasons=[r for r in decision.reasons if "barrier" in r[0]])
         for path, decision in walked.decisions.items()
         if path in paths
     }

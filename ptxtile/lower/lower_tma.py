@@ -133,9 +133,7 @@ class _Lowering:
             span = layout.span
             box = (*box[:-1], min(box[-1], _box_columns(layout)))
         element = outer.buffer.dtype.name
-        name = self.maps.record(
-            outer.buffer, box, span, TMA_REDUCTIONS[operator][element] if operator else element
-        )
+        name = self.maps.record(outer.buffer, box, span, TMA_REDUCTIONS[operator][element] if operator else element)
         start = _region_offset(inner)
         pieces = []
         for corner in product(*(range(0, extent, size) for extent, size in zip(outer.extents, box, strict=True))):

@@ -59,7 +59,8 @@ class MatrixForm:
         at_once = self.count // 2
         matrices = [(2, stride if at_once == 2 else 0), (2, ROWS * self.row_stride)]
         thread = _modes(self.warp, *matrices, (8, 1 if transposed else self.row_stride))
-        value = _modes(Layout(tuple(n for n, _ in outer), tuple(d for _, d in outer)), (pairs // at_once, stride * at_once))
+        others = Layout(tuple(n for n, _ in outer), tuple(d for _, d in outer))
+        value = _modes(others, (pairs // at_once, stride * at_once))
         return Fragment(self.extents, self.extents, thread, value)
 
 
@@ -85,7 +86,9 @@ def matrix_form(layout: Fragment) -> MatrixForm | None:
     lanes = (stride * np.arange(8)[:, None] + 2 * np.arange(4)).ravel()
     pair = np.array([0, 1, ROWS * stride, ROWS * stride + 1])
     warps, pairs = thread[::WARP], value[::4]
-    if (thread.reshape(-1, WARP) != warps[:, None] + lanes).any() or (value.reshape(-1, 4) != pairs[:, None] + pair).any():
+    if (thread.reshape(-1, WARP) != warps[:, None] + lanes).any():
+        return None
+    if (value.reshape(-1, 4) != pairs[:, None] + pair).any():
         return None
     starts = warps[:, None] + pairs
     if (starts % COLUMNS).any() or (starts // stride % extents[row] % ROWS).any() or extents[row] % ROWS:

@@ -1,10 +1,9 @@
 """The forward walk that finds where a kernel needs barriers, fences and waits.
 
 The walk carries the set of pending accesses through the structured program: loops until nothing new comes over their
-back-edges, both branches of a condition. Where an access needs something of a pending one, a :class:`Decision` is made
-for the latest place that all threads of the region reach: directly before the statement; before the outermost loop
-around it that the pending access was made before; before the condition that only some threads pass. From there on the
-walk is repeated; so is a loop until nothing is decided inside of it.
+back-edges, both branches of a condition. Where an access needs something of a pending one, a decision is made for some
+place up to there (:class:`~ptxtile.lower.synchronization_position.Position`). From that place on the walk is repeated;
+so is a loop until nothing is decided inside of it.
 """
 
 from __future__ import annotations
@@ -12,36 +11,24 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from ptxtile.errors import Location, LoweringError
+from ptxtile.errors import LoweringError
 from ptxtile.ir import gpu_ops
-from ptxtile.ir.access import (
-    Access,
-    Context,
-    accesses,
-    active_threads,
-    expression_accesses,
-    operation_accesses,
-    statements_in,
-)
+from ptxtile.ir.access import Access, Context, accesses, active_threads, expression_accesses, operation_accesses
 from ptxtile.ir.async_copy_ops import CpAsync, CpAsyncWaitGroup
-from ptxtile.ir.buffers import Scope
 from ptxtile.ir.cluster_ops import ClusterArrive, ClusterWait, MbarrierArriveRemote
 from ptxtile.ir.conflicts import Overlap, compare, repeats_conflict
 from ptxtile.ir.effects import is_atomic
 from ptxtile.ir.expressions import Expr
 from ptxtile.ir.manual_ops import BarReduce, GridSync
 from ptxtile.ir.program import Kernel
+from ptxtile.ir.rewrite import statements_in
 from ptxtile.ir.statements import Break, Continue, For, If, Let, Seq, Specialized, Statement, While
 from ptxtile.ir.tensor_core_ops import WARPGROUP, LoadMatrix, MmaSync, StoreMatrix, WgmmaWaitGroup
 from ptxtile.ir.warp_ops import SyncWarp
 from ptxtile.lower import hazards
 from ptxtile.lower.hazards import Decision, Need, Path, Pending, State, joined, need
 from ptxtile.lower.synchronization_facts import Facts, check_across_roles, trip_count
-from ptxtile.lower.synchronization_reach import Evidence
-from ptxtile.records import record
-
-END, EXIT = "end", "exit"
-"""The last part of the path of the place behind the last statement of a loop, and of a role or the kernel."""
+from ptxtile.lower.synchronization_position import END, EXIT, BarrierNeeded, Enclosing, Position, Restart, Walk
 
 MAXIMUM_ROUNDS = 1000
 """Walks of one kernel before giving up; each adds at least one decision, so this is only reached by a mistake of
@@ -53,32 +40,12 @@ def _is_plain(node: gpu_ops.GpuOp) -> bool:
     return is_atomic(node) or isinstance(node, (CpAsync, LoadMatrix, StoreMatrix, MmaSync))
 
 
-class _Restart(Exception):
-    """A decision was made for an earlier place: the walk is repeated, from there on where the place is that of a
-    statement around the present one."""
-
-    def __init__(self, place: Path | None = None) -> None:
-        self.place = place
-
-
-class _BarrierNeeded(Exception):
-    pass
-
-
 _SCOPES = (For, While, If, Specialized)
 _ORDERING = (
     gpu_ops.BarSync, gpu_ops.FenceProxyAsync, gpu_ops.FenceMbarrierInit, gpu_ops.BulkCommitGroup, gpu_ops.BulkWaitGroup,
     BarReduce, GridSync, SyncWarp, ClusterArrive, ClusterWait, Break, Continue, Specialized,
 )  # fmt: skip
 """What changes how far accesses of any memory are ordered, or which way the walk goes."""
-
-
-@record
-class _Scope:
-    """A loop, a condition that only some threads pass, or a role: what a barrier may have to stand in front of."""
-
-    path: Path
-    is_uniform: bool
 
 
 @dataclass(slots=True)
@@ -89,29 +56,13 @@ class _Loop:
     continues: list[State] = field(default_factory=list)
 
 
-@dataclass(slots=True)
-class Walk:
-    """Decisions by path, and notes on hazards that are possible but cannot be ordered, with their lines."""
-
-    decisions: dict[Path, Decision]
-    notes: dict[str, Location | None] = field(default_factory=dict)
-    barriers: list[Evidence] = field(default_factory=list)
-    """Why each barrier was decided on, in that order."""
-    counts: dict[Path, int] = field(default_factory=dict)
-    """How many decisions were made for places inside of a statement."""
-    exits: dict[tuple[Path, int, frozenset[Pending]], State | None] = field(default_factory=dict)
-    """The state behind a loop, by the decisions inside it and the state in front of it."""
-    made: dict[Path, dict[Access, None]] = field(default_factory=dict)
-    """The accesses of each role."""
-
-
 def find_decisions(kernel: Kernel, facts: Facts, start: dict[Path, Decision]) -> Walk:
     """A walk whose decisions, ``start`` among them, order every hazard of ``kernel``."""
     result = Walk(start)
     for _ in range(MAXIMUM_ROUNDS):
         try:
             _Walker(kernel, facts, result).run()
-        except _Restart:
+        except Restart:
             continue
         return result
     raise LoweringError(f"synchronization of {kernel.name} was not found", location=kernel.location)
@@ -123,26 +74,18 @@ def needs_a_barrier(kernel: Kernel, facts: Facts, decisions: dict[Path, Decision
     while True:
         try:
             walker.run()
-        except _Restart:
+        except Restart:
             walker = _Walker(kernel, facts, walker.result, may_add_barriers=False)
-        except _BarrierNeeded:
+        except BarrierNeeded:
             return True
         else:
             return False
 
 
-class _Walker:
+class _Walker(Position):
     def __init__(self, kernel: Kernel, facts: Facts, result: Walk, may_add_barriers: bool = True) -> None:
-        self.kernel, self.facts, self.result = kernel, facts, result
-        self.may_add_barriers = may_add_barriers
-        self.everyone = (1 << kernel.threads) - 1
-        self.region = self.everyone
-        self.audience = self.everyone
-        """The threads that an access may still have to be known to."""
-        self.scopes: list[_Scope] = []
+        super().__init__(kernel, facts, result, may_add_barriers)
         self.loops: list[_Loop] = []
-        self.role: dict[Access, None] | None = None
-        """The accesses of the present role, outside of roles None."""
         self.arrived: frozenset[Pending] = frozenset()
         """What had been done when all threads of the cluster arrived at its barrier."""
 
@@ -183,7 +126,7 @@ class _Walker:
                 return None
             case gpu_ops.GpuOp():
                 return self._operation(node, path, state, context)
-        return self._access_all(self._events(node, path, context), path, state)
+        return self.access_all(self._events(node, path, context), path, state)
 
     def _scope(self, node: Statement, path: Path, state: State | None, context: Context) -> State | None:
         """:meth:`statement`, again if something was decided for its place while it was walked."""
@@ -191,30 +134,11 @@ class _Walker:
         while True:
             try:
                 return self.statement(node, path, state, context)
-            except _Restart as restart:
+            except Restart as restart:
                 if restart.place != path:
                     raise
                 scopes, loops, self.region, self.audience, self.role, self.arrived = here
                 del self.scopes[scopes:], self.loops[loops:]
-
-    def arrive(self, path: Path, state: State) -> State:
-        """``state`` after what was decided for the place ``path``."""
-        decision = self.result.decisions.get(path)
-        if decision is None:
-            return state
-        depth = len(self.scopes)
-        for kind, groups in decision.waits.items():
-            state = hazards.after_bulk_wait(state, self.region, depth, read=kind == "read", pending_groups=groups)
-        for space in decision.fences:
-            state = hazards.after_fence(
-                state, space, self.region, before_barrier=decision.barrier, within=decision.within
-            )
-        if decision.barrier and decision.within:
-            return hazards.after_barriers_of_groups(state, path, self.region, decision.within)
-        return self._barrier(state, path, self.region) if decision.barrier else state
-
-    def _barrier(self, state: State, path: Path, mask: int) -> State:
-        return hazards.after_barrier(state, path, mask, self.audience, self.facts.meets_other_proxy)
 
     def _events(self, node: Statement, path: Path, context: Context) -> list[Access]:
         key = (path, context.outer)
@@ -233,10 +157,10 @@ class _Walker:
 
     def _loop(self, node: For | While, path: Path, state: State, context: Context) -> State | None:
         if self._is_unit(node, path, context):
-            return self._access_all(self._events(node, path, context), path, state)
+            return self.access_all(self._events(node, path, context), path, state)
         bounds = (node.start, node.stop) if isinstance(node, For) else (node.condition,)
         reads = self._reads(bounds, node, path, context)
-        state = self._access_all(reads, path, state)
+        state = self.access_all(reads, path, state)
         if path not in self.facts.uniform:
             self.facts.uniform[path] = self.facts.uniformity.loop_is_uniform(node, context)
         uniform = self.facts.uniform[path]
@@ -245,7 +169,7 @@ class _Walker:
             inner = context.with_loop(node, symbolic=True) if isinstance(node, For) and uniform else context
             self.facts.loops[path] = inner, trip_count(node, context)
         inner, trips = self.facts.loops[path]
-        self.scopes.append(_Scope(path, uniform))
+        self.scopes.append(Enclosing(path, uniform))
         depth = len(self.scopes)
         self._exits(node, path, {}, inner, name, trips, reads)  # the hazards of the loop by itself come first
         concerned = {pending: None for pending in state if not self._passes_by(pending, node, path)}
@@ -315,7 +239,7 @@ class _Walker:
                 return exits
             if (*path, END) in self.result.decisions or isinstance(node, While):
                 end = self.arrive((*path, END), end)
-                end = self._access_all(reads if isinstance(node, While) else [], (*path, END), end)
+                end = self.access_all(reads if isinstance(node, While) else [], (*path, END), end)
                 exits = joined(end, *frame.breaks)
             over = hazards.next_iteration(end, name, depth)
             if all(pending in entry for pending in over):
@@ -345,7 +269,7 @@ class _Walker:
     # -- conditions and roles --------------------------------------------------------------------------------------
 
     def _condition(self, node: If, path: Path, state: State, context: Context) -> State | None:
-        state = self._access_all(self._reads((node.condition,), node, path, context), path, state)
+        state = self.access_all(self._reads((node.condition,), node, path, context), path, state)
         if path not in self.facts.uniform:
             self.facts.uniform[path] = self.facts.uniformity.holds_for(node.condition, context)
         if self.facts.uniform[path]:
@@ -355,7 +279,7 @@ class _Walker:
                 inner = self._inside(node, path, context, False)
                 otherwise = self.statement(node.otherwise, (*path, "otherwise"), state, inner)
             return joined(then, otherwise)
-        self.scopes.append(_Scope(path, False))
+        self.scopes.append(Enclosing(path, False))
         depth = len(self.scopes)
         then = self.statement(node.then, (*path, "then"), state, self._inside(node, path, context, True))
         after = joined(state, then) if then is None else then
@@ -376,7 +300,7 @@ class _Walker:
         return self.facts.contexts[key]
 
     def _roles(self, node: Specialized, path: Path, state: State, context: Context) -> State | None:
-        self.scopes.append(_Scope(path, True))
+        self.scopes.append(Enclosing(path, True))
         depth, outer_region, ends = len(self.scopes), self.region, []
         made: dict[str, dict[Access, None]] = {}
         for position, role in enumerate(node.roles):
@@ -405,7 +329,7 @@ class _Walker:
             reads = pending.in_flight and pending.is_store and not access.is_write and pending.groups > 0
             if reads and access.threads & ~self.region == 0:
                 wanted = Need(Overlap.CERTAIN, wait="read", groups=pending.groups - 1)
-                self._decide(path, wanted, pending, None)
+                self.decide(path, wanted, pending, None)
         return self.arrive(path, state)
 
     # -- GPU ops ---------------------------------------------------------------------------------------------------
@@ -419,13 +343,13 @@ class _Walker:
         mask, known = self.facts.masks[path]
         if isinstance(node, (gpu_ops.MbarrierArrive, MbarrierArriveRemote)):
             state = self._release(node, path, state, context, mask)
-        state = self._access_all(self.facts.events[key], path, state)
+        state = self.access_all(self.facts.events[key], path, state)
         sure, depth = mask if known else 0, len(self.scopes)
         match node:
             case gpu_ops.BarSync() | BarReduce() | GridSync():
                 whole = isinstance(node, GridSync) or node.id == 0 or node.threads >= self.region.bit_count()
                 if whole and mask == self.region and known:
-                    state = self._barrier(state, path, self.region)
+                    state = self.barrier(state, path, self.region)
             case SyncWarp():
                 state = hazards.after_warp_sync(state, sure)
             case ClusterArrive() if sure == self.everyone:
@@ -433,7 +357,7 @@ class _Walker:
             case ClusterWait() if sure == self.everyone:
                 before = {pending: None for pending in state if pending in self.arrived}
                 after = {pending: None for pending in state if pending not in self.arrived}
-                state = self._barrier(before, path, self.everyone) | after
+                state = self.barrier(before, path, self.everyone) | after
             case gpu_ops.FenceProxyAsync(space):
                 state = hazards.after_fence(state, space, sure)
             case gpu_ops.FenceMbarrierInit():
@@ -475,7 +399,7 @@ class _Walker:
                 if wanted is not None and earlier.threads & ~arriving == 0:
                     wanted = replace(wanted, barrier=False)  # each thread arrives after its own accesses
                 if wanted is not None and (wanted.barrier or wanted.fence):
-                    state = self._require(wanted, pending, later, path, state)
+                    state = self.require(wanted, pending, later, path, state)
         names = self.facts.released.get(node.barrier.storage.name, set())
         return {pending: None for pending in state if not (names and self._is_handed_over(pending, names))}
 
@@ -483,116 +407,3 @@ class _Walker:
         """Whether an access matters to nobody any more once the storages ``names`` belong to another role."""
         access = pending.access
         return access.storage.name in names and not access.asynchronous and not self.facts.reach.meets_own_role(access)
-
-    # -- needs -----------------------------------------------------------------------------------------------------
-
-    def _access_all(self, events: list[Access], path: Path, state: State) -> State:
-        """``state`` after the accesses of one statement, with decisions made for what they need."""
-        if not events:
-            return state
-        self.facts.reach.locate(events, path, self.facts.units.get(path, False))
-        for later in events:
-            if not self.facts.reach.asks(later):
-                continue
-            for pending in reversed(list(state)):  # the latest first: it is the one that a user looks for
-                if pending not in state:
-                    continue
-                wanted = need(pending, later, self.facts.overlaps)
-                if wanted is not None:
-                    state = self._require(wanted, pending, later, path, state)
-        self._check_statement(events, path)
-        depth = len(self.scopes)
-        state = dict(state)
-        for access in events:
-            if access.threads:
-                if self.facts.reach.matters(access):
-                    state[Pending(access, depth)] = None
-                if self.role is not None:
-                    self.role[access] = None
-        return state
-
-    def _check_statement(self, events: list[Access], path: Path) -> None:
-        """A statement that reads and writes one place by different threads cannot be mended from outside."""
-        if self.facts.units.get(path):
-            return
-        for position, a in enumerate(events):
-            for b in events[position + 1 :]:
-                if a.asynchronous or b.asynchronous or a.storage.scope is Scope.BARRIER or (a.atomic and b.atomic):
-                    continue
-                overlap = compare(a, b)
-                if overlap is Overlap.CERTAIN:
-                    self._impossible(overlap, a, b, "one statement reads and writes one place in different threads")
-
-    def _require(self, wanted: Need, pending: Pending, later: Access, path: Path, state: State) -> State:
-        """Decides what ``later`` needs of ``pending``; ``state`` after that, when it is decided for the present
-        place."""
-        if wanted.unordered:
-            engine = {"tma": "a TMA load", "cp_async": "cp.async"}.get(pending.access.engine, pending.access.engine)
-            missing = "nothing commits a TMA store" if pending.is_store else f"nothing waits for {engine}"
-            self._impossible(wanted.overlap, pending.access, later, missing)
-            return state
-        if wanted.fence and not wanted.barrier and not wanted.wait:
-            added = [self._decide(place, wanted, pending, later) for place in pending.barriers]
-            if any(added):
-                raise _Restart
-        uniform = next((i for i, scope in enumerate(self.scopes) if not scope.is_uniform), len(self.scopes))
-        if pending.depth > uniform and not (wanted.wait and not wanted.barrier and not wanted.fence):
-            self._impossible(wanted.overlap, pending.access, later, "a barrier is needed where not all threads arrive")
-            return state
-        if wanted.within and not self._is_warpgroups():
-            wanted = replace(wanted, within=0)
-        here = pending.depth == len(self.scopes)
-        place = path if here else self.scopes[pending.depth].path
-        added = self._decide(place, wanted, pending, later)
-        while not added and not here and wanted.groups:  # fewer groups were committed up to there
-            wanted = replace(wanted, groups=wanted.groups - 1)
-            added = self._decide(place, wanted, pending, later)
-        if not added and not here:  # read by the very condition or bound that sends the threads different ways
-            self._impossible(wanted.overlap, pending.access, later, "a barrier is needed where not all threads arrive")
-            return state
-        if not added:
-            raise LoweringError(  # never seen; without it the walk would not end
-                f"no barrier orders the {pending.access.describe()} before the {later.describe()}",
-                location=later.location or pending.access.location,
-            )
-        if not here:
-            raise _Restart(place)
-        return self.arrive(path, state)
-
-    def _is_warpgroups(self) -> bool:
-        """Whether the present threads are several whole warpgroups."""
-        first = (self.region & -self.region).bit_length() - 1
-        count = self.region.bit_count()
-        return first % WARPGROUP == 0 and count % WARPGROUP == 0 and count > WARPGROUP
-
-    def _decide(self, place: Path, wanted: Need, pending: Pending, later: Access | None) -> bool:
-        decision = self.result.decisions.setdefault(place, Decision())
-        if decision.lacks_barrier(wanted):
-            if not self.may_add_barriers:
-                raise _BarrierNeeded
-            self.result.barriers.append(self.facts.reach.evidence(place, pending, later))
-        added = decision.add(wanted, pending.access, later)
-        if added:
-            for length in range(len(place) + 1):
-                self.result.counts[place[:length]] = self.result.counts.get(place[:length], 0) + 1
-        return added
-
-    def _impossible(self, overlap: Overlap, earlier: Access, later: Access, why: str) -> None:
-        """LoweringError, unless the hazard is only possible and in global memory or between TMA operations: a note
-        then."""
-        text = f"{why}: the {earlier.describe()} and the {later.describe()}"
-        trusted = overlap is Overlap.POSSIBLE and (
-            earlier.asynchronous or later.asynchronous or earlier.storage.scope is Scope.GLOBAL
-        )
-        trusted |= bool(earlier.atomic and later.atomic)  # single threads that talk to each other
-        if trusted:
-            self.result.notes[text] = later.location or earlier.location
-            return
-        where = [str(access.location) for access in (earlier, later) if access.location is not None]
-        raise LoweringError(
-            why,
-            location=later.location or earlier.location,
-            expected=f"the {earlier.describe()} to be ordered before the {later.describe()}",
-            got="threads that are not ordered" + (f" at {' and '.join(where)}" if where else ""),
-            hint="move one of the two accesses out of the condition or loop that only some threads take part in",
-        )

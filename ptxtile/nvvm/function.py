@@ -104,7 +104,7 @@ class FunctionWriter:
         return name
 
     def piece(self, text: str) -> str:
-        """As :meth:`effect`, of what becomes no instruction of the card's and so needs no line of the user's: a part of a
+        """As :meth:`effect`, for what becomes no instruction of the card's and needs no line of the user's: a part of a
         structure, a slot of registers."""
         name = "%" + self.name()
         self.lines.append(f"  {name} = {text}")

@@ -6,7 +6,7 @@ from ptxtile.target import sm_90
 from ptxtile.target.description import KIB, Target
 from ptxtile.target.features import Feature
 
-# No TMA_MULTICAST: ptxas 13.0 calls .multicast::cluster slow here and makes a call of it, for which it ignores setmaxnreg
+# No TMA_MULTICAST: ptxas 13.0 makes a call of .multicast::cluster here, and then ignores setmaxnreg.
 FEATURES = {feature: isa for feature, isa in sm_90.FEATURES.items() if feature is not Feature.TMA_MULTICAST} | {
     Feature.SETMAXNREG: (8, 7),  # setmaxnreg: sm_120a from PTX ISA 8.7
     Feature.MMA_BLOCK_SCALED: (8, 7),  # mma with .block_scale: sm_120a, PTX ISA 8.7

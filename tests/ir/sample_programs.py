@@ -125,7 +125,7 @@ def tile_program() -> Program:
         Fill(whole(local), constant(-0.0, float32)),
         ParallelFor((i, j), (64, 64), inner, (("coalesced_width", 4),)),
         For(k, zero(), constant(4), 1, LoopKind.PIPELINED, Fill(whole(shared), constant(float("-inf"), float32)),
-            (("num_stages", 2), ("order", (0, 1)))),
+            (("num_stages", 2), ("order", (0,)), ("stage", (0,)))),
         For(n, constant(8), zero(), -2, LoopKind.SERIAL,
             If(n.eq(4), Break(), If(n.lt(2), Continue(), Print("n", (n, load(counter, ())))))),
         ParallelFor((u,), (64,), Store(local, (u, zero()), constant(1.0, float32))),

@@ -68,8 +68,8 @@ def test_sums_of_strides_are_found(layout: Layout) -> None:
 @pytest.mark.parametrize("itemsize", [1, 2, 4, 8])
 @pytest.mark.parametrize("boxes", [1, 3])
 def test_swizzles_are_found(span: int, itemsize: int, boxes: int) -> None:
-    """The arrangement of PTX ISA, «Swizzling modes», written out: a box of rows of ``span`` bytes, whose 16-byte chunk c
-    in the 128-byte line r goes to c XOR the low bits of r."""
+    """The arrangement of PTX ISA, «Swizzling modes», written out: a box of rows of ``span`` bytes, whose 16-byte chunk
+    c in the 128-byte line r goes to c XOR the low bits of r."""
     rows, columns = 24, boxes * span // itemsize
     wanted = np.zeros((rows, columns), dtype=np.int64)
     for row in range(rows):

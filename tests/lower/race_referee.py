@@ -4,8 +4,10 @@ Threads are generators that yield events in program order; barriers join clocks;
 that starts with its issuer's clock and is joined by whoever waits for it; a store is two, one that reads shared memory
 and one that writes global memory after it. A load completes its mbarrier at once. Two accesses of one byte, one a
 write, by different agents must be ordered by the clocks, except those of one statement in one iteration (all threads
-store the same value). A generic access before a conflicting TMA access needs a proxy fence of its thread in between.
-When the kernel ends, every store must have been waited for, at least its reads.
+store the same value). A generic access before a conflicting TMA access needs a proxy fence on the way by which it
+comes before: of its own thread, or of one that knows of it (PTX ISA, «membar/fence»: proxy fences take effect within a
+thread and compose with other synchronization). When the kernel ends, every store must have been waited for, at least
+its reads.
 """
 
 from __future__ import annotations
@@ -42,7 +44,6 @@ class Left(Exception):
 class Agent:
     clock: dict[int, int]
     time: int = 0
-    fences: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
 
 
 @dataclass
@@ -82,8 +83,8 @@ class Mbarrier:
 
 
 class Referee:
-    """``values``: symbols and block indices. ``races``: what was found, as text; ``missed``: mbarriers that may go through
-    a phase more than a thread that waits for them expects."""
+    """``values``: symbols and block indices. ``races``: what was found, as text; ``missed``: mbarriers that may go
+    through a phase more than a thread that waits for them expects."""
 
     def __init__(self, program: Program, values: dict[str, int]) -> None:
         self.program, self.kernel, self.values = program, program.kernels[0], values
@@ -95,6 +96,10 @@ class Referee:
         """By issuing thread: groups of (reading agent, writing agent), the last one not committed yet."""
         self.memory: dict[tuple, int | None] = {}  # values by (memory, thread of private memory, byte); None: undefined
         self.trace: dict[tuple, int | None] = {}  # (thread, statement and iteration) → value stored
+        self.fences: dict[str, list[tuple[int, int, dict[int, int]]]] = defaultdict(list)
+        """By space: each fence's thread, its time, and what the thread knew."""
+        self.carried: dict[tuple[str, int], dict[int, int]] = {}
+        """What the fences that an agent of the async proxy knows of have carried over, by space and agent."""
         self.races: list[str] = []
         self.missed: list[str] = []
 
@@ -223,7 +228,7 @@ class Referee:
             case g.FenceProxyAsync(space):
                 agent.time += 1
                 agent.clock[thread] = agent.time
-                agent.fences[space].append(agent.time)
+                self.fences[space].append((thread, agent.time, dict(agent.clock)))
             case g.TmaLoad(name, _, buffer, offset, _, _) | g.TmaStore(name, _, buffer, offset):
                 loads = isinstance(node, g.TmaLoad)
                 tensor, size = self.boxes[name]
@@ -288,10 +293,20 @@ class Referee:
         if a[0] != b[0] and a[2] != b[2] and self.agents[b[0]].clock.get(a[0], 0) < a[1]:
             self.races.append(f"{memory} byte {byte}: {a} and {b} are not ordered")
         if not a[3] and b[3]:  # a write before any access of the other proxy, a read before a write of it
-            known = self.agents[b[0]].clock.get(a[0], 0)
-            space = "shared" if memory == "shared" else "global"
-            if not any(a[1] < time <= known for time in self.agents[a[0]].fences[space]):
+            if not self.is_fenced("shared" if memory == "shared" else "global", a[0], a[1], b[0]):
                 self.races.append(f"{memory} byte {byte}: no proxy fence between {a} and {b}")
+
+    def is_fenced(self, space: str, earlier: int, time: int, later: int) -> bool:
+        """Whether a thread has fenced that knew of what ``earlier`` did at ``time``, before ``later`` began."""
+        carried = self.carried.get((space, later))
+        if carried is None:
+            carried = self.carried[space, later] = {}
+            known = self.agents[later].clock
+            for thread, fenced, clock in self.fences[space]:
+                if known.get(thread, 0) >= fenced:
+                    for agent, seen in clock.items():
+                        carried[agent] = max(carried.get(agent, 0), seen)
+        return carried.get(earlier, 0) >= time
 
     def address(self, buffer: Buffer, place: int, thread: int) -> tuple:
         """Where an element's value is kept: accesses of one memory are taken to have one width."""

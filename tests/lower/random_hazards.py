@@ -38,9 +38,7 @@ class Generator:
     stores, with ``waits`` for some of these.
     """
 
-    def __init__(
-        self, seed: int, threads: int, conditions: bool = True, tma: bool = False, waits: bool = True
-    ) -> None:
+    def __init__(self, seed: int, threads: int, conditions: bool = True, tma: bool = False, waits: bool = True) -> None:
         self.random = random.Random(seed)
         self.threads, self.size, self.conditions = threads, threads * VALUES, conditions
         self.buffers = [shared(name, self.size) for name in "ABC"]

@@ -20,8 +20,9 @@ def accumulator(m: int, n: int, threads: int, path: GemmPath) -> Fragment:
     zero = constant(0)
     a, b = (allocate(name, Scope.SHARED, bfloat16, (rows, 64)) for name, rows in (("A", m), ("B", n)))
     c = allocate("C", Scope.FRAGMENT, float32, (m, n))
-    sides = [Region(buffer, (zero, zero), buffer.static_shape) for buffer in (a, b, c)]
-    return accumulator_fragment(Gemm(*sides, m, n, 64, transpose_b=True, path=path), threads, path)
+    left, right, result = (Region(buffer, (zero, zero), buffer.static_shape) for buffer in (a, b, c))
+    gemm = Gemm(left, right, result, m, n, 64, transpose_b=True, path=path)
+    return accumulator_fragment(gemm, threads, path)
 
 
 def elements_of_rows(form: MatrixForm, transposed: bool) -> np.ndarray:

@@ -52,7 +52,7 @@ def before_the_barrier(through: str, target: str | None = None) -> list[str]:
 
 def test_what_tma_did_is_complete_and_ordered() -> None:
     assert before_the_barrier("tma") == ["wait", "fence global"]
-    assert before_the_barrier("elements") == ["fence global"]
+    assert before_the_barrier("elements") == ["fence global", "fence shared"]  # the latter for the tile's next load
     assert before_the_barrier("tma", "sm_80") == []
 
 

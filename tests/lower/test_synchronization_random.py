@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from ptxtile.ir.gpu_ops import BarSync, BulkWaitGroup
 from ptxtile.ir.program import Program
 from ptxtile.ir.rewrite import Rewriter, walk
-from ptxtile.lower import hazards, synchronization_walk
+from ptxtile.lower import hazards, synchronization_position
 from tests.lower.hazard_programs import barriers_of, body, placed, replace, synchronized
 from tests.lower.race_referee import races
 from tests.lower.random_hazards import Generator
@@ -59,7 +59,7 @@ def test_no_race_is_left_between_groups_of_threads(tma: bool, monkeypatch: pytes
     """Groups of 4 of 8 threads in place of warpgroups: those that only have to know of their own have barriers of their
     own, and these are enough."""
     monkeypatch.setattr(hazards, "WARPGROUP", 4)
-    monkeypatch.setattr(synchronization_walk, "WARPGROUP", 4)
+    monkeypatch.setattr(synchronization_position, "WARPGROUP", 4)
     grouped = 0
     for seed in range(150):
         p = synchronized(Generator(seed, 8, tma=tma).program())

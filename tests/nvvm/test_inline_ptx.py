@@ -23,7 +23,10 @@ CONSTANTS = {
     "set_max_registers_dec": ["24"],
     "bar_sync": ["3", "64"],
     "bar_arrive": ["3", "64"],
+    **{f"bar_reduce_{mode}": ["3", "64"] for mode in ("popc", "and", "or")},
 }
+OPCODES = {"grid_sync": "atom.add.release.gpu.u32"}
+"""Of templates whose first instruction does not tell them from the module's own."""
 
 
 def supporting(template: InlinePtx) -> list[Target]:
@@ -84,6 +87,8 @@ def compiled_at_full_optimisation(module: ModuleWriter, isa: tuple[int, int]) ->
 
 def opcode(template: InlinePtx) -> str:
     """The instruction's name in the text, which no other instruction of the module has."""
+    if template.name in OPCODES:
+        return OPCODES[template.name]
     return re.findall(r"[a-z_]+\.[a-z0-9_.:]+|^[a-z]+;", template.text.replace(".reg .pred", ""))[0]
 
 

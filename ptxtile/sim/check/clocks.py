@@ -63,7 +63,7 @@ class Clocks:
         self.warpgroups_of_cta = -(-self.stride // WARPGROUP)
         self.first: dict[Engine, int] = {Engine.GENERIC: 0}
         self.agents = self.threads
-        sizes = {engine: self.threads for engine in OF_THREADS[1:]}
+        sizes = dict.fromkeys(OF_THREADS[1:], self.threads)
         sizes |= {Engine.WGMMA: ctas * self.warpgroups_of_cta, Engine.TMA_LOAD: ctas * mbarriers}
         for engine, size in sizes.items():
             if engine in engines:

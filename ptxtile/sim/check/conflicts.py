@@ -25,7 +25,9 @@ def describe_conflict(
     other = None if site is None else site.location
     if conflict.what == UNWRITTEN:
         hint = "write it first, or load it; a tail that a guard leaves out has to be filled, too"
-        return Finding("uninitialised", f"{subject} reads {place}, which nobody has written", (statement.location,), hint)
+        return Finding(
+            "uninitialised", f"{subject} reads {place}, which nobody has written", (statement.location,), hint
+        )
     if conflict.what == OTHER_STORAGE:
         message = f"{subject} reads {place}, which nobody has written: there lies what was written to "
         message += watch.storage_name(conflict.other) + ", whose memory it shares"
@@ -37,13 +39,13 @@ def describe_conflict(
     message = f"{subject} {verb} {place}, which was {earlier} by "
     message += agent_in_words(watch, conflict.other) + ": "
     locations = (statement.location, other)
-    if _is_known(watch, actors, conflict):
+    if is_known(watch, actors, conflict):
         hint = _fence_hint(watch, conflict.other, shadow)
         return Finding("missing fence", message + "no proxy fence between", locations, hint)
     return Finding("race", message + "nothing orders the two", locations, _order_hint(watch, me, conflict))
 
 
-def _is_known(watch: Watch, actors: Actors, conflict: Conflict) -> bool:
+def is_known(watch: Watch, actors: Actors, conflict: Conflict) -> bool:
     """Whether the order is there, and only a fence is missing."""
     if conflict.other < 0:
         return False
@@ -78,11 +80,11 @@ def _order_hint(watch: Watch, me: int, conflict: Conflict) -> str:
     if engine is Engine.CP_ASYNC:
         return "each thread has to wait for its own copies (cp.async.wait_group), then a barrier follows"
     if later is Engine.TMA_LOAD:
-        return "the tile is loaded again too early: arrive on a barrier behind the last use, and let the load wait for it"
+        return (
+            "the tile is loaded again too early: arrive on a barrier behind the last use, and let the load wait for it"
+        )
     if engine is Engine.WGMMA:
         return "wait for the wgmma group before the memory is released or written"
     if engine is later is Engine.GENERIC and other // WARP == number // WARP:
         return "put T.sync_warp() or T.sync_threads() between"
     return "put T.sync_threads() between, or an arrival behind the first and a wait before the second"
-
-

@@ -94,7 +94,7 @@ def _mbarrier(threads: CheckedThreads, mbarrier: CheckedMbarrier, parity: int) -
 def _sources(group: CheckedGroup, barrier: str, kinds: tuple[type, ...]) -> Iterator[str]:
     """Operations that arrive on a barrier or bring it bytes: the role and the line, and what that role does now."""
     for role, node in _with_roles(group):
-        if isinstance(node, kinds) and getattr(node, "barrier").name == barrier:
+        if isinstance(node, kinds) and node.barrier.name == barrier:
             what = "the loads" if isinstance(node, _BYTES) else "an arrival"
             yield f"{what} of {role or 'the kernel'}{_at(node.location)} ({_state(group, role)})"
 

@@ -35,7 +35,7 @@ class States:
 
     def __init__(self, storage: PrivateStorage, everyone: np.ndarray) -> None:
         self.everyone = everyone
-        self.written: list[bool | None | np.ndarray] = [None] * len(storage.elements)
+        self.written: list[bool | np.ndarray | None] = [None] * len(storage.elements)
         self.sources: dict[int, str] = {}
 
     def undefined(self, place: int, active: np.ndarray, name: str) -> Undefined | None:

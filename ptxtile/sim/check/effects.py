@@ -4,7 +4,7 @@ happen at any moment; then another policy decides when it does."""
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from ptxtile.sim.machine import Threads
 
 
-
 def _nothing() -> None:
     return None
 
@@ -40,20 +39,20 @@ class CheckedEffects:
         self.facts = facts
         self.watch: Watch | None = None
 
-    def issue(self, threads: CheckedThreads, effect: AsyncEffect, mask: Mask) -> None:
+    def issue(self, threads: Threads, effect: AsyncEffect, mask: Mask) -> None:
         assert threads.statement is not None and self.watch is not None
+        issuers = cast("CheckedThreads", threads).numbers(mask)
         for touch in effect.touches():
-            self.watch.touch(threads.statement, touch, self._actors(threads, effect, touch, mask))
+            self.watch.touch(threads.statement, touch, self._actors(issuers, effect, touch))
         if effect.kind == "wgmma" and not self.facts.products_matter:
             effect = replace(effect, read=_nothing, write=lambda data: None)
         self.policy.issue(threads, effect, mask)
 
-    def _actors(self, threads: CheckedThreads, effect: AsyncEffect, touch: Touch, mask: Mask) -> Actors:
-        """The engine that makes each row of a touch, and what its issuer knows."""
+    def _actors(self, issuers: np.ndarray, effect: AsyncEffect, touch: Touch) -> Actors:
+        """The engine that makes each row of a touch, and what its issuer knows. ``issuers``: the active threads."""
         assert self.watch is not None
         clocks = self.watch.clocks
         fence_row = GLOBAL_FENCED if isinstance(touch.memory, GlobalTensor) else SHARED_FENCED
-        issuers = threads.numbers(mask)
         if effect.kind == "wgmma":
             return self._of_warpgroups(issuers, fence_row)
         issuers = issuers if touch.issuers is None else issuers[touch.issuers]

@@ -65,5 +65,7 @@ def judge(
         return Verdict(Fate.SURVIVED, f"its order is needed, though no run shows it: {report.findings[0].message}")
     if not withheld.executed:
         return Verdict(Fate.SURVIVED, "it never ran")
-    reason = f"ran {withheld.executed} times; without it all conflicting accesses were ordered in {len(seeds)} schedules"
+    reason = (
+        f"ran {withheld.executed} times; without it all conflicting accesses were ordered in {len(seeds)} schedules"
+    )
     return Verdict(Fate.EQUIVALENT, reason)

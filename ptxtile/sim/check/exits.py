@@ -14,7 +14,7 @@ import numpy as np
 from ptxtile.ir.statements import Statement
 from ptxtile.sim.check.clocks import KNOWN, Engine
 from ptxtile.sim.check.findings import Finding
-from ptxtile.sim.check.naming import agent_in_words
+from ptxtile.sim.check.naming import agent_in_words, thread_in_words
 from ptxtile.sim.check.shadow import Actors
 
 if TYPE_CHECKING:
@@ -80,6 +80,14 @@ class Outstanding:
                 )
                 hint = "the barrier has to expect the bytes of all loads of a phase"
                 self.watch.report(Finding("unfinished", message, (mbarrier.latest_use,), hint))
+            for phase, thread, place in mbarrier.missed[: self.watch.group.schedule.strict]:
+                what = f"phase {phase - 2}" if phase > 1 else "the state after its init"
+                message = (
+                    f"{thread_in_words(self.watch, thread)} may come to its wait for {what} of {mbarrier.name} when "
+                    f"phase {phase - 1} is over as well, and then waits for ever"
+                )
+                hint = "let the threads that wait meet, or arrive, before the barrier can go through its next phase"
+                self.watch.report(Finding("deadlock", message, (place,), hint))
             middle = mbarrier.initialised & ((mbarrier.pending != mbarrier.arrivals) | (mbarrier.transactions != 0))
             for cta in map(int, np.flatnonzero(middle)):
                 arrived = int(mbarrier.arrivals[cta] - mbarrier.pending[cta])

@@ -20,7 +20,7 @@ from ptxtile.sim.memory import GlobalTensor
 class GlobalShadows:
     """Shadows by the address of a tensor's storage, over the launches of a program. ``written``: the storages that the
     present launch writes; ``fresh``: those that nobody wrote to before the program. ``sites``: the statements that
-    findings lead back to."""
+    findings lead back to; ``reported``: conflicts of which there is a finding."""
 
     fresh: frozenset[int]
     written: frozenset[int] = frozenset()
@@ -28,6 +28,7 @@ class GlobalShadows:
     shadows: dict[int, Shadow] = field(default_factory=dict)
     sites: list[Statement | None] = field(default_factory=lambda: [None])
     numbers: dict[int, int] = field(default_factory=dict)
+    reported: set[tuple[int, int, int, bool]] = field(default_factory=set)
 
     def site(self, statement: Statement) -> int:
         known = self.numbers.get(id(statement))

@@ -11,6 +11,7 @@ from typing import Any
 
 from ptxtile.ir import async_copy_ops, atomic_ops, cluster_ops, gpu_ops, manual_ops, tensor_core_ops, warp_ops
 from ptxtile.ir.statements import Statement
+from ptxtile.ir.tile_ops import Print
 from ptxtile.sim.check import barrier_hooks, engine_hooks, grids, mbarrier_hooks
 from ptxtile.sim.check.kernel_facts import KernelFacts
 from ptxtile.sim.check.mbarrier_hooks import Hook
@@ -54,14 +55,18 @@ HOOKS: dict[type, Callable[..., Hook]] = {
 
 
 def rule_of(statement: Statement, facts: KernelFacts) -> Callable[[Any, Any, Mask], Wait | None]:
-    """What carries an operation out. Where nothing depends on their numbers, tensor cores only move addresses."""
-    if isinstance(statement, manual_ops.GridSync):
-        return grids.sync_grid
+    """What carries an operation out. Where nothing depends on their numbers, tensor cores only check addresses."""
+    if type(statement) in _INSTEAD:
+        return _INSTEAD[type(statement)]
     if not facts.products_matter and type(statement) in _WITHOUT_NUMBERS:
         return _WITHOUT_NUMBERS[type(statement)]
     return RULES[type(statement)]
 
 
+_INSTEAD: dict[type, Callable[[Any, Any, Mask], Wait | None]] = {
+    manual_ops.GridSync: grids.sync_grid,
+    Print: lambda threads, op, mask: None,
+}
 _WITHOUT_NUMBERS: dict[type, Callable[[Any, Any, Mask], None]] = {
     tensor_core_ops.MmaSync: engine_hooks.multiply_without_numbers,
     tensor_core_ops.LoadMatrix: engine_hooks.move_without_numbers,

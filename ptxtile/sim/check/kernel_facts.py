@@ -132,11 +132,7 @@ _DECIDING = ("If", "While", "DeviceAssert")
 def _products_matter(nodes: list[Any]) -> bool:
     """Follows what is made from the results of tensor cores through storages and scalars."""
     statements = [node for node in nodes if isinstance(node, Statement)]
-    tainted = {
-        buffer.storage.name
-        for node in statements
-        for buffer in _products(node)
-    }
+    tainted = {buffer.storage.name for node in statements for buffer in _products(node)}
     if not tainted:
         return False
     while True:
@@ -164,12 +160,15 @@ def _decisions(node: Statement) -> list[Expr]:
     """Expressions that addresses or control flow depend on."""
     values = _values(node)
     own = [child for child in children(node) if isinstance(child, Expr) and not any(child is v for v in values)]
-    return own + [index for value in values for inner in walk(value) if isinstance(inner, Load) for index in inner.indices]
+    return own + [
+        index for value in values for inner in walk(value) if isinstance(inner, Load) for index in inner.indices
+    ]
 
 
 def _reads(expressions: list[Expr], tainted: set[str]) -> bool:
     return any(
-        (isinstance(node, Load) and node.buffer.storage.name in tainted) or (isinstance(node, Var) and node.name in tainted)
+        (isinstance(node, Load) and node.buffer.storage.name in tainted)
+        or (isinstance(node, Var) and node.name in tainted)
         for expression in expressions
         for node in walk(expression)
     )

@@ -10,11 +10,14 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from ptxtile.errors import DeadlockError
+from ptxtile.errors import DeadlockError, SimulationError
 from ptxtile.ir.atomic_ops import ATOMIC_OPS
 from ptxtile.ir.buffers import Buffer, Scope
 from ptxtile.ir.expressions import Expr
+from ptxtile.ir.gpu_ops import GpuOp
+from ptxtile.ir.manual_ops import InlinePtx
 from ptxtile.ir.statements import Specialized, Statement
+from ptxtile.ir.tile_ops import Print
 from ptxtile.ir.types import DType
 from ptxtile.sim.check.clocks import WARP, Clocks
 from ptxtile.sim.check.definedness import Undefined, Variables
@@ -55,18 +58,34 @@ class Withheld:
     executed: int = 0
 
 
+@dataclass(slots=True)
+class Schedule:
+    """One run: ``seed`` draws the order of warps and blocks; ``strict`` and ``withheld`` as for ``check``."""
+
+    seed: int = 0
+    strict: bool = False
+    withheld: Withheld | None = None
+
+
+class CannotCheck(SimulationError):
+    """The program has what can only run on a card."""
+
+    def __init__(self, error: SimulationError) -> None:
+        super().__init__(error.message, location=error.location, expected=error.expected, got=error.got)
+
+
 class CheckedGroup(CtaGroup):
     """One CTA or cluster (or all CTAs of a grid that talk to each other) under the checker."""
 
     effects: CheckedEffects
 
     def __init__(
-        self, context: KernelContext, facts: KernelFacts, first: int, ctas: int, seed: int, shadows: GlobalShadows,
-        report: Callable[[Finding], None], withheld: Withheld | None = None,
+        self, context: KernelContext, facts: KernelFacts, first: int, ctas: int, schedule: Schedule,
+        shadows: GlobalShadows, report: Callable[[Finding], None],
     ) -> None:  # fmt: skip
         super().__init__(context, first, ctas)
-        self.random = random.Random(seed)
-        self.withheld = withheld
+        self.random = random.Random(schedule.seed * 1_000_003 + first)
+        self.schedule = schedule
         self.facts = facts
         self.clocks = Clocks(ctas, context.kernel.threads, facts.mbarriers, facts.engines)
         self.effects = CheckedEffects(self.effects, facts)
@@ -258,28 +277,33 @@ class CheckedThreads(Threads):
 
     def execute_operation(self, statement: Statement, mask: Mask) -> Coroutine:
         make: Callable[..., Hook] | None = HOOKS.get(type(statement))
-        if make is None:
-            self.steps += 1
-            result = yield from super().execute_operation(statement, mask)
-            self._undefined = None
-            return result
         if not isinstance(statement, ATOMIC_OPS):
             self.steps += 1
-        hook = self._hook(make, statement, mask)
+        if make is None and not isinstance(statement, (GpuOp, Print)):
+            return (yield from super().execute_operation(statement, mask))
+        hook = iter(()) if make is None else self._hook(make, statement, mask)
         next(hook, None)  # before the rule
-        wait = rule_of(statement, self.group.facts)(self, statement, mask)
+        wait = self._carry_out(statement, mask)
         next(hook, None)  # after it
         if wait is not None:
             yield wait
             wait.finish()
         next(hook, None)  # and after what it waits for
-        self._undefined = None
-        if mask is self.everyone and self.group.random.random() < PAUSE:  # (lanes of a branch come back together)
-            yield Turn()
+        self.take_undefined()
+        if make is not None and mask is self.everyone and self.group.random.random() < PAUSE:
+            yield Turn()  # (not in a branch, whose lanes have to come back together)
         return mask
 
+    def _carry_out(self, statement: Statement, mask: Mask) -> Wait | None:
+        try:
+            return rule_of(statement, self.group.facts)(self, statement, mask)
+        except SimulationError as error:
+            if isinstance(statement, InlinePtx):
+                raise CannotCheck(error) from error
+            raise
+
     def _hook(self, make: Callable[..., Hook], statement: Statement, mask: Mask) -> Iterator[None]:
-        withheld = self.group.withheld
+        withheld = self.group.schedule.withheld
         if withheld is None or withheld.statement is not statement:
             return make(self, statement, mask)
         withheld.executed += 1

@@ -140,7 +140,7 @@ def wait(threads: CheckedThreads, op: gpu_ops.MbarrierWait, mask: Mask) -> Hook:
         stale = numbers[mbarrier.seen[numbers] == phase]
         if len(stale) and mbarrier.is_under_way(cta):
             _report_stale(threads, op, mbarrier, cta, int(stale[0]), bit)
-        mbarrier.seen[numbers] = phase
+        mbarrier.note_waits(numbers, phase, op.location)
 
 
 def _report_stale(

@@ -41,6 +41,12 @@ class CheckedMbarrier(Mbarrier):
         self.latest_use: Location | None = None
         self.loading = np.zeros(ctas, dtype=np.int64)
         """Bytes of loads that have been issued and have not been counted yet."""
+        self.waited = np.zeros((2, clocks.threads), dtype=np.int64)
+        """[thread]: when it waited for what it has seen, in its own time and in that of its wgmma."""
+        self.places: list[Location | None] = [None] * clocks.threads
+        """[thread]: where it waited."""
+        self.missed: list[tuple[int, int, Location | None]] = []
+        """(phase, thread, place) of phases that may end before a thread has come to its wait for the one before."""
         self.early: list[tuple[int, int]] = []
         """(CTA, phase) of phases that completed while a load onto them was under way."""
 
@@ -82,10 +88,33 @@ class CheckedMbarrier(Mbarrier):
                 self.early.append((cta, phase - 1))
             elif Engine.TMA_LOAD in self.clocks.first:
                 clock[KNOWN, self.clocks.mbarrier_agent(self.number, cta)] = phase
+            self._check_waits(cta, clock, phase)
             self.gathered[cta] = clock.copy()
             self.completed[cta][phase] = clock
             self.completed[cta].pop(phase - 3, None)
             self.arrived[cta] = {}
+
+    def note_waits(self, threads: np.ndarray, phase: int, location: Location | None) -> None:
+        """``threads`` have seen ``phase`` complete."""
+        for thread in threads:
+            self.places[thread] = location
+        self.seen[threads] = phase
+        self.waited[0, threads] = self.clocks.tick[threads // WARP]
+        if Engine.WGMMA in self.clocks.first:
+            self.waited[1, threads] = self.clocks.time_now[self.clocks.agents_of(Engine.WGMMA, threads)]
+
+    def _check_waits(self, cta: int, clock: np.ndarray, phase: int) -> None:
+        """A phase ends: whoever has waited for the one before must have done so before this one could end, for a wait
+        that comes later sees the parity of the next phase. A wgmma of a warpgroup that has ended tells of all of its
+        threads that they had come to it."""
+        own = slice(cta * self.clocks.stride, (cta + 1) * self.clocks.stride)
+        threads = own.start + np.flatnonzero(self.seen[own] == phase - 1)
+        if not len(threads):
+            return
+        known = clock[KNOWN, threads] >= self.waited[0, threads]
+        if Engine.WGMMA in self.clocks.first:
+            known |= clock[KNOWN, self.clocks.agents_of(Engine.WGMMA, threads)] >= self.waited[1, threads]
+        self.missed += [(phase, int(thread), self.places[thread]) for thread in threads[~known]]
 
     def observed(self, cta: int, parity: int) -> int:
         """The latest phase whose completion lets a wait for ``parity`` pass; 0: the state after init."""

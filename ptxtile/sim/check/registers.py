@@ -133,7 +133,9 @@ class Registers:
         for place in range(first * scale, (last + 1) * scale):
             if states.written[place] is None:
                 message = self._who(threads, "read") + f" {buffer.name}[{place // scale}], a register that nothing was "
-                finding = Finding("uninitialised", message + "written to", (_location(threads),), "give it a value first")
+                finding = Finding(
+                    "uninitialised", message + "written to", (_location(threads),), "give it a value first"
+                )
                 self.watch.report(finding)
                 return
 

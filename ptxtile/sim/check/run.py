@@ -20,7 +20,7 @@ from ptxtile.sim.check.deadlocks import describe_deadlock
 from ptxtile.sim.check.findings import Finding, Report
 from ptxtile.sim.check.global_shadows import GlobalShadows, fresh_storages, written_storages
 from ptxtile.sim.check.kernel_facts import facts_of
-from ptxtile.sim.check.machine import CheckedGroup, Withheld
+from ptxtile.sim.check.machine import CannotCheck, CheckedGroup, Schedule, Withheld
 from ptxtile.sim.delayed_effects import ALWAYS, DelayedEffects
 from ptxtile.sim.launch import prepare_launches
 from ptxtile.sim.machine import KernelContext, run_to_completion
@@ -41,6 +41,7 @@ def check(
     seeds: range = range(2),
     progress: Callable[[int, int], None] | None = None,
     most_findings: int = MOST_FINDINGS,
+    strict: bool = False,
     withheld: Withheld | None = None,
 ) -> Report:
     """Runs ``program`` once for each seed, on copies of ``tensors``: asynchronous effects at the first legal moment
@@ -48,12 +49,14 @@ def check(
     drawn from the seed.
 
     ``progress`` is told of (blocks done, blocks in all) of a launch. A run ends at a deadlock or at what the hardware
-    would stop at; races do not end it. ``withheld``: order between accesses that is not counted.
+    would stop at; races do not end it. CannotCheck (a SimulationError) for inline PTX that is not simulated.
+    ``strict``: also tell of threads that hang if they come to a wait on an mbarrier a whole phase later than others,
+    as a thread might that nothing else holds to the pace of its role. ``withheld``: order that is not counted.
     """
     found: dict[tuple, Finding] = {}
     for seed in seeds:
         copies = _copied(tensors)
-        for finding in _run(program, copies, scalars, seed, progress, withheld):
+        for finding in _run(program, copies, scalars, Schedule(seed, strict, withheld), progress):
             found.setdefault((finding.rule, finding.locations, re.sub(r"[0-9]+", "", finding.message)), finding)
             if len(found) >= most_findings:
                 return Report(tuple(found.values()), seed - seeds.start + 1)
@@ -85,15 +88,15 @@ def _policy(seed: int) -> Callable[[], EffectPolicy]:
 
 
 def _run(
-    program: Program, tensors: Mapping[str, torch.Tensor], scalars: Mapping[str, int | float], seed: int,
-    progress: Callable[[int, int], None] | None, withheld: Withheld | None,
+    program: Program, tensors: Mapping[str, torch.Tensor], scalars: Mapping[str, int | float], schedule: Schedule,
+    progress: Callable[[int, int], None] | None,
 ) -> Iterator[Finding]:  # fmt: skip
     memory = {name: GlobalTensor(name, tensor) for name, tensor in tensors.items()}
     shadows = GlobalShadows(fresh_storages(program, memory))
     with np.errstate(all="ignore"):
-        for context, launch in prepare_launches(program, memory, scalars, _policy(seed)):
+        for context, launch in prepare_launches(program, memory, scalars, _policy(schedule.seed)):
             shadows.written = written_storages(program, context.kernel, memory)
-            for finding in _check_launch(context, launch.cooperative, seed, shadows, progress, withheld):
+            for finding in _check_launch(context, launch.cooperative, schedule, shadows, progress):
                 yield finding
                 if finding.rule in ("deadlock", "illegal"):
                     return
@@ -101,21 +104,21 @@ def _run(
 
 
 def _check_launch(
-    context: KernelContext, cooperative: bool, seed: int, shadows: GlobalShadows,
-    progress: Callable[[int, int], None] | None, withheld: Withheld | None,
+    context: KernelContext, cooperative: bool, schedule: Schedule, shadows: GlobalShadows,
+    progress: Callable[[int, int], None] | None,
 ) -> Iterator[Finding]:  # fmt: skip
     found: list[Finding] = []
     kernel, facts = context.kernel, facts_of(context.kernel, frozenset(context.variables))
     total = context.grid[0] * context.grid[1] * context.grid[2]
     size = total if cooperative or _talks_between_ctas(kernel) else _cluster_span(context)
     firsts = list(range(0, total, size))
-    np.random.default_rng(seed).shuffle(firsts)
+    np.random.default_rng(schedule.seed).shuffle(firsts)
     for number, first in enumerate(firsts):
-        group = CheckedGroup(
-            context, facts, first, min(size, total - first), seed * 1_000_003 + first, shadows, found.append, withheld
-        )
+        group = CheckedGroup(context, facts, first, min(size, total - first), schedule, shadows, found.append)
         try:
             run_to_completion([group])
+        except CannotCheck:
+            raise
         except DeadlockError as error:
             found.append(describe_deadlock(group, error))
         except SimulationError as error:
@@ -123,7 +126,7 @@ def _check_launch(
         if progress is not None:
             progress(number + 1, len(firsts))
         for finding in found:
-            yield Finding(finding.rule, finding.message, finding.locations, finding.hint, seed)
+            yield Finding(finding.rule, finding.message, finding.locations, finding.hint, schedule.seed)
         found.clear()
 
 
@@ -152,6 +155,4 @@ def _orders_memory(node: object) -> bool:
 
 
 def _reads_global(loop: While) -> bool:
-    return any(
-        isinstance(node, (Load, *ATOMIC_OPS)) and node.buffer.scope is Scope.GLOBAL for node in walk(loop)
-    )
+    return any(isinstance(node, (Load, *ATOMIC_OPS)) and node.buffer.scope is Scope.GLOBAL for node in walk(loop))

@@ -44,8 +44,8 @@ RIVALS = {
 }
 """Kind → the kinds (bits), beside WRITE, that an access has to be ordered after."""
 
-MOST_CONFLICTS = 8
-"""Conflicts kept of one access; they have one cause."""
+MOST_CONFLICTS, MOST_ALIKE = 16, 2
+"""Conflicts kept of one access, and of those with one cause."""
 
 
 class Conflict(NamedTuple):
@@ -190,7 +190,10 @@ def _known(state, private, owner, crosses, proxy, fence_row, row, thread, agent)
 
 @njit(cache=True)
 def _note(found, count, what, access, byte, other, site, time):
-    if count < len(found):
+    alike = 0
+    for row in range(count):
+        alike += found[row, 0] == what and found[row, 4] == site
+    if count < len(found) and alike < MOST_ALIKE:
         found[count, 0], found[count, 1], found[count, 2] = what, access, byte
         found[count, 3], found[count, 4], found[count, 5] = other, site, time
         return count + 1

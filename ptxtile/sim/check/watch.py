@@ -11,10 +11,10 @@ from ptxtile.ir.buffers import Scope
 from ptxtile.ir.statements import Statement
 from ptxtile.sim.async_effects import Touch
 from ptxtile.sim.check.clocks import GLOBAL_FENCED, SHARED_FENCED, TO_GENERIC, Clocks
-from ptxtile.sim.check.conflicts import describe_conflict
+from ptxtile.sim.check.conflicts import describe_conflict, is_known
+from ptxtile.sim.check.exits import Outstanding
 from ptxtile.sim.check.findings import Finding
 from ptxtile.sim.check.global_shadows import GlobalShadows
-from ptxtile.sim.check.exits import Outstanding
 from ptxtile.sim.check.registers import Registers
 from ptxtile.sim.check.shadow import Actors, Kind, Shadow
 from ptxtile.sim.memory import GlobalTensor
@@ -134,7 +134,10 @@ class Watch:
         site = self.global_shadows.site(statement)
         offsets = np.ascontiguousarray(offsets, dtype=np.int64)
         for conflict in shadow.access(kind, offsets, width, actors, site, storage, reads=reads, same=same):
-            self.report(describe_conflict(self, shadow, conflict, statement, name, actors, kind))
+            seen = site, conflict.what, conflict.site, is_known(self, actors, conflict)
+            if seen not in self.global_shadows.reported:  # one fault shows at many bytes, and again and again
+                self.global_shadows.reported.add(seen)
+                self.report(describe_conflict(self, shadow, conflict, statement, name, actors, kind))
 
     # Asynchronous effects -----------------------------------------------------------------------------------------
 

@@ -145,8 +145,9 @@ def _global_touch(boxes: _Boxes, is_write: bool, *, atomic: bool = False) -> Tou
 
 
 def _shared_touch(
-    threads: Threads, op: TmaLoad | TmaStore, boxes: _Boxes, is_write: bool, signals: tuple[mbarriers.Mbarrier, ...] = ()
-) -> Touch:
+    threads: Threads, op: TmaLoad | TmaStore, boxes: _Boxes, is_write: bool,
+    signals: tuple[mbarriers.Mbarrier, ...] = (),
+) -> Touch:  # fmt: skip
     offsets = boxes.tensor_map.shared_offsets(boxes.shared, boxes.width)
     name = op.shared.name
     return Touch(threads.group.shared, is_write, name, boxes.ctas, offsets, boxes.width, signals=signals)

@@ -43,6 +43,7 @@ class Pair:
     cluster: int = 1
     also: tuple[str, ...] = ()
     one_line: bool = False
+    strict: bool = False
     inputs: dict[str, torch.Tensor] = field(default_factory=dict)
 
     @property
@@ -71,7 +72,7 @@ class Pair:
 
     def check(self, *, wrong: bool, seeds: range = SEEDS) -> Report:
         program = self.program(wrong=wrong)
-        return check(program, arguments(program) | self.inputs, {}, seeds=seeds)
+        return check(program, arguments(program) | self.inputs, {}, seeds=seeds, strict=self.strict)
 
 
 def marks(line: str) -> set[str]:

@@ -15,6 +15,11 @@ TENSORS = """
     B = tensor(int32, (256,))
     F = tensor(int32, (4,))
 """
+SUMS = """
+    A = tensor(int32, (256,))
+    B = tensor(uint32, (256,))
+    TensorMapRecord(name="B_map", tensor="B", dtype="uint32", dimensions=(256,), strides=(), box=(64,))
+"""
 ZERO = {"F": torch.zeros(4, dtype=torch.int32)}
 
 
@@ -88,6 +93,19 @@ PAIRS = {
         B[tx] = B[tx] + A[bx * 64 + tx]  # wrong, earlier, later
         atomic(operator="add", buffer=B, indices=(tx,), value=A[bx * 64 + tx])  # right
         """, TENSORS, grid=4),
+    "an atomic addition beside a sum by TMA, which is of the other proxy": Pair("race", r"\bB\b", """
+        S = allocate_shared(uint32, (64,), storage_offset=0, storage_alignment=128)
+        S[tx] = cast(A[tx], uint32)
+        fence_proxy_async()
+        bar_sync(id=0, threads=64)
+        if tx == 0 and bx == 0:
+            tma_store(tensor_map="B_map", coordinates=(0,), shared=S, offset=0, operator="add")  # earlier, later
+            bulk_commit_group()
+            bulk_wait_group(pending=0, read=True)
+        if bx == 1 and tx == 5:
+            atomic(operator="add", buffer=B, indices=(tx,), value=uint32(1))  # wrong, earlier, later
+            atomic(operator="add", buffer=B, indices=(tx + 64,), value=uint32(1))  # right
+        """, SUMS, grid=2),
     "a plain store beside an atomic": Pair("race", r"\bB\b", """
         if bx == 0:
             if tx == 3:

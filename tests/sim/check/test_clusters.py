@@ -4,6 +4,8 @@ PTX ISA, «barrier.cluster», «mapa», «cp.async.bulk.tensor» (multicast): a 
 started and until it ends, so a cluster barrier stands before the first and behind the last remote access.
 """
 
+# ruff: noqa: E501  (lines of IR text)
+
 from __future__ import annotations
 
 import pytest

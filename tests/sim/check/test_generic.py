@@ -64,6 +64,20 @@ RACES = {
             B[tx] = S[63 - tx]  # earlier
             bar_sync(id=0, threads=64)  # right
         """, IN_OUT),
+    "threads of one warp that do not meet": Pair("race", r"S\[\d+\]", f"""
+        {S}
+        if tx < 32:
+            S[tx] = A[tx]  # earlier
+            sync_warp(mask=uint32(65535) if tx < 16 else uint32(4294901760))  # wrong
+            sync_warp(mask=uint32(4294967295))  # right
+            B[tx] = S[31 - tx]  # later
+        """, IN_OUT),
+    "between CTAs, around a barrier of the grid": Pair("race", r"\bB\b.*CTA", """
+        B[bx * 64 + tx] = A[tx]  # earlier
+        grid_sync()  # right
+        bar_sync(id=0, threads=64)  # wrong
+        A[64 + bx * 32 + tx % 32] = B[(1 - bx) * 64 + tx % 32]  # later
+        """, IN_OUT, grid=2),
     "threads of one warp": Pair("race", r"S\[\d+\]", f"""
         {S}
         S[tx] = A[tx]  # earlier
@@ -269,7 +283,7 @@ MEETINGS = {
         bar_sync(id=0, threads=64)  # right
         B[tx] = A[tx]
         """, IN_OUT),
-    "a barrier in a branch that some warps take": Pair("deadlock", r"bar.sync 0 for 64 threads: 32 arrived.*32 missing", """
+    "a barrier in a branch that some warps take": Pair("deadlock", r"bar.sync 0 for 64.* 32 arrived.*32 missing", """
         if tx < 32:  # wrong
             bar_sync(id=0, threads=64)  # wrong, later
         bar_sync(id=0, threads=64)  # right

@@ -8,6 +8,7 @@ parity 1. fence.mbarrier_init makes the init visible to the async proxy and to t
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -181,6 +182,16 @@ PARITIES = {
             mbarrier_wait(barrier=full, index=0, parity=0)  # wrong, later
             mbarrier_wait(barrier=full, index=0, parity=1)  # right
         """, "stale wait", r"full\[0\] with parity 0.*phase 1", also=("deadlock",)),
+    "a wait that may come a phase too late": replace(arrivals("""
+        mbarrier_init(barrier=full, index=0, arrivals=1)
+        """, f"""
+        for i in serial(0, 3):
+            if tx == 0:
+                mbarrier_arrive_expect_tx(barrier=full, index=0, bytes=256)
+                {LOAD}
+            mbarrier_wait(barrier=full, index=0, parity=i % 2)  # later
+            bar_sync(id=0, threads=64)  # right
+        """, "deadlock", r"full\[0\]"), strict=True),
     "a phase that never comes": arrivals("""
         mbarrier_init(barrier=full, index=0, arrivals=32)
         """, """
@@ -231,6 +242,6 @@ def test_a_deadlock_names_everybody_who_waits() -> None:
         ("consumer", r"full\[1\]", 16, 32, consumer),
         ("producer", r"full\[0\]", 0, 64, producer),
     ):
-        pattern = rf"role {role}.*waits? for {mbarrier} with parity 0: in phase 0 \(parity 0\) {came} of {of} arrivals came"
+        pattern = rf"role {role}.*waits? for {mbarrier} with parity 0: in phase 0 \(parity 0\) {came} of {of} arrivals"
         assert re.search(rf"{pattern}[^\n]*, {of - came} missing[^\n]*\.ir:{line}\b", finding.message), report
     assert lines_of(finding) == {consumer, producer}

@@ -3,9 +3,11 @@
 PTX ISA, «Async Proxy» and «membar/fence»: a proxy fence takes effect within its thread and composes with other
 synchronization, so it has to stand on the way by which the earlier access comes before the later one: behind the write
 in the writing thread, or behind a barrier in the thread that issues. Reads before a write of the other proxy count as
-well as writes. cp.async (not bulk) is of the generic proxy. The completion of a bulk operation is followed by an implicit
-fence, so who has waited for it needs none.
+well as writes. cp.async (not bulk) is of the generic proxy. The completion of a bulk operation is followed by an
+implicit fence, so who has waited for it needs none.
 """
+
+# ruff: noqa: E501  (lines of IR text)
 
 from __future__ import annotations
 
@@ -19,6 +21,7 @@ TENSORS = """
     TensorMapRecord(name="A_map", tensor="A", dtype="int32", dimensions=(256,), strides=(), box=(64,))
     TensorMapRecord(name="B_map", tensor="B", dtype="int32", dimensions=(256,), strides=(), box=(64,))
 """
+SUMS = TENSORS.replace('"int32"', '"uint32"').replace("B = tensor(int32", "B = tensor(uint32")
 S = "S = allocate_shared(int32, (128,), storage_offset=0, storage_alignment=128)"
 FULL = "full = allocate_barrier(uint64, (2,), storage_alignment=8, storage_offset=1024)"
 INIT = """
@@ -403,6 +406,29 @@ STORES = {
         bar_sync(id=0, threads=64)
         A[tx] = B[63 - tx]  # later
         """, TENSORS),
+    "stores of two CTAs to the same bytes": Pair("race", r"TMA store.*\bB\b", f"""
+        {S.replace("int32", "uint32")}
+        S[tx] = cast(A[tx], uint32)
+        fence_proxy_async()
+        bar_sync(id=0, threads=64)
+        if tx == 0:
+            tma_store(tensor_map="B_map", coordinates=(0,), shared=S, offset=0)  # wrong, earlier, later
+            tma_store(tensor_map="B_map", coordinates=(0,), shared=S, offset=0, operator="add")  # right
+            {ENDED}
+        """, SUMS, grid=2),
+    "a sum by TMA beside a store": Pair("race", r"TMA store.*\bB\b", f"""
+        {S.replace("int32", "uint32")}
+        S[tx] = cast(A[tx], uint32)
+        fence_proxy_async()
+        bar_sync(id=0, threads=64)
+        if tx == 0 and bx == 0:
+            tma_store(tensor_map="B_map", coordinates=(0,), shared=S, offset=0, operator="add")  # earlier, later
+            {ENDED}
+        if tx == 0 and bx == 1:
+            tma_store(tensor_map="B_map", coordinates=(32,), shared=S, offset=0)  # wrong, earlier, later
+            tma_store(tensor_map="B_map", coordinates=(64,), shared=S, offset=0)  # right
+            {ENDED}
+        """, SUMS, grid=2),
     "two stores to the same bytes": Pair("race", r"\bB\b", f"""
         {S}
         S[tx] = A[tx]

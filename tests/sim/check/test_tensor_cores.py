@@ -1,9 +1,11 @@
 """wgmma: its registers and its operands in shared memory while it runs; ldmatrix.
 
-PTX ISA, «Asynchronous Warpgroup Level Matrix Instructions»: wgmma.fence orders register accesses before wgmma.mma_async;
-accumulator and register operands may not be touched until wgmma.wait_group has waited for the group; operands in shared
-memory are read in the async proxy.
+PTX ISA, «Asynchronous Warpgroup Level Matrix Instructions»: wgmma.fence orders register accesses before
+wgmma.mma_async; accumulator and register operands may not be touched until wgmma.wait_group has waited for the group;
+operands in shared memory are read in the async proxy.
 """
+
+# ruff: noqa: E501  (lines of IR text)
 
 from __future__ import annotations
 
@@ -219,6 +221,17 @@ PAIRS = {
         """, "uninitialised", r"\bacc\b"), body=START.replace(
         "acc[i] = float32(0.0)", "acc[i] = float32(0.0)  # right\n        acc[i % 3] = float32(0.0)  # wrong")
         + f"    {FIRST}\n    wgmma_fence()\n    {WGMMA}  # later\n    wgmma_commit_group()\n    {WAIT}\n    {SECOND}\n"),
+    "operands by stmatrix without a proxy fence": multiplying(f"""
+        {FIRST}
+        bar_sync(id=0, threads=128)
+        store_matrix(shared=A_shared, offset=tx * 8, source=a, source_offset=0, count=4)  # earlier
+        fence_proxy_async()  # right
+        bar_sync(id=0, threads=128)
+        wgmma_fence()
+        {WGMMA}  # later
+        wgmma_commit_group()
+        {WAIT}
+        """, "missing fence", r"A_shared\["),
     "ldmatrix before a barrier": Pair("race", r"S\[\d+\]", """
         S = allocate_shared(bfloat16, (512,), storage_offset=0, storage_alignment=128)
         r = allocate_register(bfloat16, (8,))

@@ -1,4 +1,4 @@
-"""Faults that users make in the language, found at their lines; and pipelines of every length, clean on every target."""
+"""Faults that users make in the language, found at their lines; pipelines of every length, clean on every target."""
 
 from __future__ import annotations
 
@@ -41,7 +41,11 @@ FAULTS = {
         r"bar.sync 1 for 128 threads: 96 arrived.*32 missing",
         lambda: (torch.tensor([1, 0, 2, 3], dtype=torch.int32),),
     ),
-    "ring": ("deadlock", r"empty\[0\] with parity 0.*128 of 129 arrivals came.*1 missing", lambda: (torch.randn(512, 64),)),
+    "ring": (
+        "deadlock",
+        r"empty\[0\] with parity 0.*128 of 129 arrivals came.*1 missing",
+        lambda: (torch.randn(512, 64),),
+    ),
     "beyond": (
         "illegal",
         r"outside S",

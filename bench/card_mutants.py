@@ -1,0 +1,359 @@
+"""What mutants that the checker calls wrong really do on a card: a wrong result, a hang, or nothing that shows.
+
+Run it:  python bench/card_mutants.py plan            (needs no card: chooses the mutants, some minutes)
+         python bench/card_mutants.py run [--launches 20] [--seconds 20] [--only NUMBER]
+
+``plan`` lowers examples for sm_90a, takes from the mutants of each (:mod:`ptxtile.sim.check.mutations`) one for each
+row of ``CHOICES`` and keeps what the checker says of it. ``run`` compiles the same mutants for larger sizes and
+launches each in a process of its own, several times with fresh inputs on poisoned outputs; the result is compared bit
+by bit with that of the program without the change, which runs beside it and is compared with float64 once. A process
+that does not finish its launches in time is killed, and its context goes with it; then a small kernel asks whether the
+card still works. Both write bench/results/card_mutants.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from measure import RESULTS, environment
+
+import ptxtile
+from ptxtile import target
+from ptxtile.ir.program import Program
+from ptxtile.runtime.arguments import Binding, bind
+from ptxtile.sim.check.mutations import Mutant, mutants
+from ptxtile.sim.check.run import check
+
+FILE = RESULTS / "card_mutants.json"
+TARGET = "sm_90a"
+SECONDS_TO_COMPILE = 180
+SECONDS_TO_DIE = 60
+POISON = float("nan")
+
+
+@dataclass(frozen=True)
+class Subject:
+    """An example: ``small`` sizes and arguments for the checker, ``large`` ones for a card, compile options."""
+
+    module: str
+    small: dict[str, int]
+    large: dict[str, int]
+    options: dict[str, Any]
+
+
+PRODUCT = {"M": 4096, "N": 4096, "K": 4096}
+SUBJECTS = {
+    "gemm": Subject("gemm", {"M": 256, "N": 256, "K": 384}, PRODUCT, {}),
+    "gemm_persistent": Subject(
+        "gemm_persistent", {"M": 256, "N": 256, "K": 256, "sms": 2}, {**PRODUCT, "sms": 132}, {}
+    ),
+    "gemm_roles": Subject("gemm_roles", {"M": 128, "N": 128, "K": 384}, PRODUCT, {}),
+    "elementwise_add": Subject(
+        "elementwise_add", {"M": 128, "N": 128}, {"M": 8192, "N": 8192}, {"specialize_warps": True}
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The mutant number ``number``, from 0, of those of ``subject`` that do ``change`` to a ``kind`` of operation and
+    that the checker reports as ``rule``."""
+
+    subject: str
+    kind: str
+    change: str
+    rule: str
+    number: int = 0
+
+
+CHOICES = (
+    Choice("gemm", "MbarrierWait", "removed", "race"),
+    Choice("gemm", "MbarrierWait", "removed", "race", 1),
+    Choice("gemm", "WgmmaWaitGroup", "removed", "race"),
+    Choice("gemm", "MbarrierArrive", "removed", "deadlock"),
+    Choice("gemm_persistent", "BulkWaitGroup", "removed", "race"),
+    Choice("gemm_persistent", "BarSync", "removed", "race"),
+    Choice("gemm_persistent", "MbarrierInit", "one arrival less", "race"),
+    Choice("gemm_roles", "MbarrierWait", "removed", "race", 1),
+    Choice("gemm_roles", "MbarrierExpectTx", "16 bytes more", "deadlock"),
+    Choice("elementwise_add", "MbarrierWait", "removed", "race"),
+)
+
+
+# The programs ---------------------------------------------------------------------------------------------------------
+
+
+@cache
+def lowered(name: str, large: bool) -> Program:
+    sys.path.insert(0, str(Path(__file__).parent.parent / "examples"))
+    subject = SUBJECTS[name]
+    function = getattr(importlib.import_module(subject.module), name)
+    jitted = ptxtile.jit(function.__wrapped__, target=TARGET, **subject.options)
+    return jitted.specialize(**(subject.large if large else subject.small)).program
+
+
+def mutant_of(name: str, what: str, large: bool) -> Mutant:
+    """The mutant by its words; the operations of a program have the same numbers for all sizes of a subject."""
+    small, wanted = [m.what for m in mutants(lowered(name, False))], list(mutants(lowered(name, large)))
+    if small != [m.what for m in wanted]:
+        raise SystemExit(f"{name} has other operations at other sizes: choose sizes that need the same ones")
+    for mutant in wanted:
+        if mutant.what == what:
+            return mutant
+    raise SystemExit(f"{name} has no mutant {what!r} any more: run plan again")
+
+
+def inputs(program: Program, device: str, seed: int) -> list[torch.Tensor]:
+    """Fresh random tensors for the program's arguments."""
+    assert program.launch is not None
+    generator = torch.Generator(device).manual_seed(seed)
+    return [
+        torch.randn(tuple(argument.shape), generator=generator, device=device).to(getattr(torch, argument.dtype))  # type: ignore[union-attr, arg-type]
+        for argument in program.launch.arguments
+    ]
+
+
+def bound(program: Program, arguments: list[torch.Tensor], device: str) -> Binding:
+    """With poisoned outputs."""
+    assert program.launch is not None
+    binding = bind(program.launch, arguments, {}, device_type=device)
+    for allocation in program.launch.allocations:
+        binding.tensors[allocation.name].fill_(POISON)
+    return binding
+
+
+# plan -----------------------------------------------------------------------------------------------------------------
+
+
+def plan() -> list[dict[str, Any]]:
+    rows = []
+    for position, choice in enumerate(CHOICES):
+        print(f"{position}: {choice.subject}, {choice.kind} {choice.change}", flush=True)
+        mutant, report = chosen(choice)
+        rows.append(
+            {
+                "number": position,
+                "subject": choice.subject,
+                "mutant": mutant.what,
+                "line": within(str(mutant.location)) if mutant.location is not None else "",
+                "checker": [finding.rule for finding in report],
+                "first": within(" ".join(next(f.message for f in report if f.rule == choice.rule).split("\n")[:2])),
+            }
+        )
+        print(f"   {rows[-1]['mutant']}: {rows[-1]['first']}", flush=True)
+    return rows
+
+
+def within(text: str) -> str:
+    """Without the folder that this repository is in."""
+    return text.replace(f"{Path(__file__).resolve().parent.parent}/", "")
+
+
+def chosen(choice: Choice) -> tuple[Mutant, tuple[Any, ...]]:
+    program = lowered(choice.subject, False)
+    binding = bound(program, inputs(program, "cpu", 0), "cpu")
+    left = choice.number
+    for mutant in mutants(program):
+        if choice.kind not in mutant.what.split() or not mutant.what.endswith(choice.change):
+            continue
+        report = check(mutant.program, binding.tensors, binding.scalars)
+        if any(finding.rule == choice.rule for finding in report.findings):
+            if left == 0:
+                mutant_of(choice.subject, mutant.what, large=True)
+                return mutant, report.findings
+            left -= 1
+    raise SystemExit(f"no such mutant: {choice}")
+
+
+# run: the parent ------------------------------------------------------------------------------------------------------
+
+
+def run(rows: list[dict[str, Any]], launches: int, seconds: float) -> Iterator[dict[str, Any]]:
+    """The rows with what happened on the card, one after another."""
+    usable = True
+    for row in rows:
+        if not usable:
+            yield row | {"outcome": "not run: the card did not answer after the mutant before"}
+            continue
+        lines, ended = child(["--child", row["subject"], row["mutant"], str(launches)], seconds)
+        result = outcome(lines, ended, launches)
+        if "hang" in result["outcome"] or "fault" in result["outcome"]:
+            answer, ended = child(["--child", "", "", "0"], SECONDS_TO_DIE)
+            usable = result["card_usable_afterwards"] = bool(answer) and answer[-1].get("ok", False)
+        yield row | result
+
+
+def child(arguments: list[str], seconds: float) -> tuple[list[dict[str, Any]], str]:
+    """The lines that a process of this program prints, and how it ended: ``itself``, ``code N`` with the end of its
+    standard error, or ``killed``. ``seconds``: for its launches, counted from its line ``ready``."""
+    command = [sys.executable, __file__, *arguments]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    lines: queue.Queue[str | None] = queue.Queue()
+    errors: list[str] = []
+    threads = [
+        threading.Thread(target=_forward, args=(process.stdout, lines), daemon=True),
+        threading.Thread(target=lambda: errors.extend(process.stderr or ()), daemon=True),
+    ]
+    for thread in threads:
+        thread.start()
+    found: list[dict[str, Any]] = []
+    deadline = time.monotonic() + SECONDS_TO_COMPILE
+    while True:
+        try:
+            line = lines.get(timeout=max(0.01, deadline - time.monotonic()))
+        except queue.Empty:
+            kill(process)
+            return found, "killed"
+        if line is None:
+            break
+        found.append(json.loads(line))
+        if found[-1].get("ready"):
+            deadline = time.monotonic() + seconds
+    try:
+        code = process.wait(timeout=max(0.01, deadline - time.monotonic()))
+    except subprocess.TimeoutExpired:  # its context cannot be taken down while a kernel runs
+        kill(process)
+        return found, "killed"
+    return found, "itself" if code == 0 else f"code {code}: " + "".join(errors)[-1500:]
+
+
+def _forward(stream: Any, lines: queue.Queue[str | None]) -> None:
+    for line in stream:
+        if line.startswith("{"):
+            lines.put(line)
+    lines.put(None)
+
+
+def kill(process: subprocess.Popen[str]) -> None:
+    """Ends a process and what it started, and waits until the driver has let go of it."""
+    os.killpg(process.pid, signal.SIGKILL)
+    try:
+        process.wait(timeout=SECONDS_TO_DIE)
+    except subprocess.TimeoutExpired:
+        print(f"process {process.pid} does not end: its kernel cannot be stopped", flush=True)
+
+
+def outcome(lines: list[dict[str, Any]], ended: str, launches: int) -> dict[str, Any]:
+    """From what a process printed: what the mutant does."""
+    done = [line for line in lines if "launch" in line]
+    wrong = [line for line in done if line["wrong"]]
+    result: dict[str, Any] = {"launches": len(done), "wrong_launches": len(wrong)}
+    if wrong:
+        result |= {key: wrong[0][key] for key in ("wrong", "of", "largest_error")}
+    if not any(line.get("ready") for line in lines):
+        result["outcome"] = f"not run: {ended}"
+    elif any("control" in line for line in lines):
+        result["outcome"] = "not judged: the program without the change is wrong"
+    elif ended == "killed":
+        result["outcome"] = f"hang in launch {len(done) + 1}" + (f", wrong in {len(wrong)} before" if wrong else "")
+    elif ended != "itself":
+        result["outcome"] = f"fault in launch {len(done) + 1}: {ended[-300:]}"
+    elif len(done) < launches:
+        result["outcome"] = f"not run to its end: {len(done)} launches"
+    else:
+        result["outcome"] = f"wrong in {len(wrong)} of {launches} launches" if wrong else "lucky"
+    return result
+
+
+# run: the child -------------------------------------------------------------------------------------------------------
+
+
+def launch_mutant(name: str, what: str, launches: int) -> None:
+    """Prints a line when compiled, and one for each launch."""
+    from ptxtile import nvvm
+    from ptxtile.runtime.executable import Executable
+
+    torch.zeros(1, device="cuda")
+    if not name:  # does the card still work?
+        say({"ready": True})
+        total = torch.ones(1 << 20, device="cuda").sum().item()
+        say({"ok": total == 1 << 20})
+        return
+    programs = {"right": lowered(name, True), "mutant": mutant_of(name, what, large=True).program}
+    executables = {}
+    for key, program in programs.items():
+        assert program.launch is not None
+        executables[key] = Executable(nvvm.emit(program, target.get(TARGET)).ptx, program.launch, TARGET)
+    wanted = executables["right"](bound(programs["right"], arguments := inputs(programs["right"], "cuda", 0), "cuda"))
+    torch.cuda.synchronize()
+    say({"ready": True})
+    if not is_right(wanted, arguments):
+        say({"control": "wrong"})
+        return
+    for number in range(launches):
+        arguments = inputs(programs["right"], "cuda", number)
+        wanted = executables["right"](bound(programs["right"], arguments, "cuda"))
+        binding = bound(programs["mutant"], arguments, "cuda")
+        torch.cuda.synchronize()
+        got = executables["mutant"](binding)
+        torch.cuda.synchronize()
+        differs = ~(got == wanted)  # NaN, the poison, differs from everything
+        error = (got.double() - wanted.double()).abs().nan_to_num(float("inf")).max().item()
+        count = int(differs.sum().item())
+        say({"launch": number, "wrong": count, "of": got.numel(), "largest_error": error if count else 0.0})
+
+
+def is_right(result: torch.Tensor, arguments: list[torch.Tensor]) -> bool:
+    """Against float64: a sum for tensors of one shape that is the result's, else a product with the transpose."""
+    a, b = (argument.double() for argument in arguments)
+    wanted = a + b if result.shape == a.shape == b.shape and result.dtype == torch.float32 else a @ b.T
+    return bool((result.double() - wanted).norm() < 1e-2 * wanted.norm())
+
+
+def say(line: dict[str, Any]) -> None:
+    print(json.dumps(line), flush=True)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+
+
+def save(rows: list[dict[str, Any]], key: str) -> None:
+    """Keeps what is there already of the other step's environment."""
+    kept = json.loads(FILE.read_text()) if FILE.exists() else {}
+    content = {**kept, key: environment(), "choices": [asdict(choice) for choice in CHOICES], "rows": rows}
+    FILE.parent.mkdir(parents=True, exist_ok=True)
+    FILE.write_text(json.dumps(content, indent=1) + "\n")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("step", nargs="?", choices=("plan", "run"))
+    parser.add_argument("--launches", type=int, default=20)
+    parser.add_argument("--seconds", type=float, default=20, help="for the launches of one mutant")
+    parser.add_argument("--only", type=int, help="the number of one mutant")
+    parser.add_argument("--child", nargs=3, metavar=("SUBJECT", "MUTANT", "LAUNCHES"), help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.child:
+        launch_mutant(options.child[0], options.child[1], int(options.child[2]))
+    elif options.step == "plan":
+        save(plan(), "plan_environment")
+    elif options.step == "run":
+        rows = json.loads(FILE.read_text())["rows"]
+        chosen_rows = [row for row in rows if options.only is None or row["number"] == options.only]
+        for row in run(chosen_rows, options.launches, options.seconds):
+            rows = [row if other["number"] == row["number"] else other for other in rows]
+            print(f"{row['number']}: {row['mutant']}: {row['outcome']}", flush=True)
+            save(rows, "environment")  # after each, so that nothing is lost
+    else:
+        parser.error("plan or run")
+
+
+if __name__ == "__main__":
+    main()

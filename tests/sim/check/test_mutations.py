@@ -1,0 +1,115 @@
+"""The measure of the checker, on three small programs: it reports each mutant that is not equivalent, and nothing of
+the programs themselves. bench/mutations.py does the same for all examples."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+import torch
+
+import ptxtile
+import ptxtile.language as T
+from ptxtile import sim
+from ptxtile.ir import gpu_ops
+from ptxtile.ir.program import Program
+from ptxtile.sim.check.equivalence import Fate, judge
+from ptxtile.sim.check.mutations import CHANGES, Mutant, mutants
+from ptxtile.sim.check.run import check
+
+SEEDS = range(4)
+Call = tuple[Program, Mapping[str, torch.Tensor], Mapping[str, Any]]
+
+
+def add(A, B):
+    M, N = T.const("M, N")
+    A: T.Tensor((M, N), T.float32)
+    B: T.Tensor((M, N), T.float32)
+    C = T.empty((M, N), T.float32)
+    with T.Kernel(T.ceildiv(N, 32), T.ceildiv(M, 32), threads=128) as (bx, by):
+        A_shared, B_shared = T.alloc_shared((32, 32), T.float32), T.alloc_shared((32, 32), T.float32)
+        C_shared = T.alloc_shared((32, 32), T.float32)
+        T.copy(A[by * 32, bx * 32], A_shared)
+        T.copy(B[by * 32, bx * 32], B_shared)
+        for i, j in T.Parallel(32, 32):
+            C_shared[i, j] = A_shared[i, j] + B_shared[i, j]
+        T.copy(C_shared, C[by * 32, bx * 32])
+    return C
+
+
+def gemm(A, B, block=64, threads=128):
+    M, N, K = T.const("M, N, K")
+    A: T.Tensor((M, K), T.bfloat16)
+    B: T.Tensor((N, K), T.bfloat16)
+    C = T.empty((M, N), T.bfloat16)
+    with T.Kernel(T.ceildiv(N, block), T.ceildiv(M, block), threads=threads) as (bx, by):
+        A_shared, B_shared = T.alloc_shared((block, 64), T.bfloat16), T.alloc_shared((block, 64), T.bfloat16)
+        C_local = T.alloc_fragment((block, block), T.float32)
+        T.clear(C_local)
+        for k in T.Pipelined(T.ceildiv(K, 64), num_stages=2):
+            T.copy(A[by * block, k * 64], A_shared)
+            T.copy(B[bx * block, k * 64], B_shared)
+            T.gemm(A_shared, B_shared, C_local, transpose_B=True)
+        T.copy(C_local, C[by * block, bx * block])
+    return C
+
+
+def _matrix(rows: int, columns: int, dtype: torch.dtype) -> torch.Tensor:
+    return torch.randn(rows, columns).to(dtype)
+
+
+def _roles() -> None:
+    ptxtile.jit(add, target="sm_90a", specialize_warps=True)(*(_matrix(33, 36, torch.float32) for _ in range(2)))
+
+
+def _wgmma() -> None:
+    ptxtile.jit(gemm, target="sm_90a")(_matrix(65, 392, torch.bfloat16), _matrix(64, 392, torch.bfloat16))
+
+
+def _mma() -> None:
+    operands = _matrix(33, 392, torch.bfloat16), _matrix(32, 392, torch.bfloat16)
+    ptxtile.jit(gemm, target="sm_80")(*operands, block=32, threads=64)
+
+
+PROGRAMS = {"add with roles, sm_90a": _roles, "gemm, sm_90a": _wgmma, "gemm, sm_80": _mma}
+
+
+@pytest.fixture(params=PROGRAMS)
+def call(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Call:
+    """What the simulator is called with; every stage of a ring is used three times."""
+    found: list[Call] = []
+    monkeypatch.setattr(sim, "run", lambda program, tensors, scalars: found.append((program, tensors, scalars)))
+    PROGRAMS[request.param]()
+    return found[0]
+
+
+def test_every_mutant_is_reported(call: Call) -> None:
+    program, tensors, scalars = call
+    report = check(program, tensors, scalars, seeds=SEEDS)
+    assert report.clean, report
+    fates: Counter[Fate] = Counter()
+    for mutant in mutants(program):
+        verdict = judge(mutant, program, tensors, scalars, SEEDS)
+        assert verdict.fate is not Fate.SURVIVED, f"{mutant.what}: {verdict.reason}"
+        fates[verdict.fate] += 1
+    assert fates[Fate.KILLED] >= 7
+    assert fates[Fate.EQUIVALENT] <= fates.total() // 4, "the programs hardly have what they do not need"
+
+
+def test_a_piece_that_is_needed_is_no_equivalent(call: Call) -> None:
+    """Its order is withheld from the unchanged program, and then accesses are missing it."""
+    program, tensors, scalars = call
+    barrier = next(m for m in mutants(program) if isinstance(m.original, gpu_ops.BarSync) and m.only_orders)
+    untouched = Mutant("nothing", program, None, barrier.original, None, True)
+    verdict = judge(untouched, program, tensors, scalars, SEEDS)
+    assert verdict.fate is Fate.SURVIVED
+    assert "its order is needed" in verdict.reason
+
+
+def test_changes_change_something() -> None:
+    """Every kind of change is of a class of operations that the checker follows."""
+    from ptxtile.sim.check.hooks import HOOKS
+
+    assert set(CHANGES) <= set(HOOKS)

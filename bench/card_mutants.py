@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
+import math
 import os
 import queue
 import signal
@@ -41,6 +42,7 @@ from ptxtile.sim.check.run import check
 
 FILE = RESULTS / "card_mutants.json"
 TARGET = "sm_90a"
+THIS = [sys.executable, __file__]
 SECONDS_TO_COMPILE = 180
 SECONDS_TO_DIE = 60
 POISON = float("nan")
@@ -190,18 +192,17 @@ def run(rows: list[dict[str, Any]], launches: int, seconds: float) -> Iterator[d
         if not usable:
             yield row | {"outcome": "not run: the card did not answer after the mutant before"}
             continue
-        lines, ended = child(["--child", row["subject"], row["mutant"], str(launches)], seconds)
+        lines, ended = child([*THIS, "--child", row["subject"], row["mutant"], str(launches)], seconds)
         result = outcome(lines, ended, launches)
         if "hang" in result["outcome"] or "fault" in result["outcome"]:
-            answer, ended = child(["--child", "", "", "0"], SECONDS_TO_DIE)
+            answer, ended = child([*THIS, "--child", "", "", "0"], SECONDS_TO_DIE)
             usable = result["card_usable_afterwards"] = bool(answer) and answer[-1].get("ok", False)
         yield row | result
 
 
-def child(arguments: list[str], seconds: float) -> tuple[list[dict[str, Any]], str]:
-    """The lines that a process of this program prints, and how it ended: ``itself``, ``code N`` with the end of its
-    standard error, or ``killed``. ``seconds``: for its launches, counted from its line ``ready``."""
-    command = [sys.executable, __file__, *arguments]
+def child(command: list[str], seconds: float) -> tuple[list[dict[str, Any]], str]:
+    """The lines of JSON that a process prints, and how it ended: ``itself``, ``code N`` with the end of its standard
+    error, or ``killed``. ``seconds``: for its launches, counted from its line ``ready``."""
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
@@ -307,7 +308,8 @@ def launch_mutant(name: str, what: str, launches: int) -> None:
         differs = ~(got == wanted)  # NaN, the poison, differs from everything
         error = (got.double() - wanted.double()).abs().nan_to_num(float("inf")).max().item()
         count = int(differs.sum().item())
-        say({"launch": number, "wrong": count, "of": got.numel(), "largest_error": error if count else 0.0})
+        shown = error if math.isfinite(error) else "not finite"
+        say({"launch": number, "wrong": count, "of": got.numel(), "largest_error": shown if count else 0.0})
 
 
 def is_right(result: torch.Tensor, arguments: list[torch.Tensor]) -> bool:

@@ -33,7 +33,7 @@ class Case:
 
     example: str
     target: str
-    sizes: tuple[Any, ...]
+    sizes: tuple[Any, ...] = field(hash=False)
     options: Mapping[str, Any] = field(default_factory=dict, hash=False)
     variant: str = ""
 

@@ -37,11 +37,12 @@ def test_transposes(transpose_a, transpose_b):
     assert kernels.run(256, 128, 192, "cuda", transpose_A=transpose_a, transpose_B=transpose_b) < BOUND
 
 
-@pytest.mark.usefixtures("target")
 @pytest.mark.parametrize("tile", [(64, 64), (128, 128), (128, 256), (64, 96), (192, 64), (128, 80)])
 @pytest.mark.parametrize("stages", [1, 3, 4])
-def test_tiles_and_stages(tile, stages):
+def test_tiles_and_stages(target, tile, stages):
     threads = 128 if tile[0] < 128 else 256
+    if target == "sm_80" and tile == (128, 256):
+        stages = min(stages, 3)  # four take 192 KiB, and sm_80 has 163
     error = kernels.run(
         300, 264, 520, "cuda", block_M=tile[0], block_N=tile[1], num_stages=stages, threads=threads, transpose_B=True
     )

@@ -10,6 +10,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import ptxtile
+from ptxtile import target as targets
 from tests.kernels import inputs
 from tests.kernels.case import Call, run
 from tests.kernels.elementwise import TARGETS, add, add_factory, total
@@ -35,6 +36,7 @@ def test_add(M, N, block_M, block_N, threads, dtype, shared_out, target, special
     a, b = (inputs.moderate(generator, (M, N), dtype) for _ in range(2))
     options = {"target": target, "specialize_warps": specialize_warps, "disable_tma": disable_tma}
     tile = (wide_enough(block_M, M), wide_enough(block_N, N), threads, inputs.name(dtype))
+    assume(3 * tile[0] * tile[1] * dtype.itemsize + 1024 <= targets.get(target).max_shared_bytes)
     if shared_out:
         run(Call(ptxtile.jit(out_idx=-1, **options)(add_factory)(M, N, *tile), (a, b), total(a, b)))
     else:

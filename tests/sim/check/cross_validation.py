@@ -37,12 +37,9 @@ class _Thinned(Rewriter):
 
     def __init__(self, generator: random.Random, probability: float) -> None:
         self.random, self.probability = generator, probability
-        self.changes = 0
 
     def _dropped(self) -> bool:
-        dropped = self.random.random() < self.probability
-        self.changes += dropped
-        return dropped
+        return self.random.random() < self.probability
 
     def rewrite_BarSync(self, node: BarSync) -> BarSync | None:
         return None if self._dropped() else node

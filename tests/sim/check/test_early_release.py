@@ -36,7 +36,7 @@ LOADER = """
                 for n in serial(0, 6):
                     mbarrier_wait(barrier=empty, index=n % 2, parity=n // 2 & 1 ^ 1, retires=(S,))
                     mbarrier_arrive_expect_tx(barrier=full, index=n % 2, bytes=256)
-                    tma_load(tensor_map="A_map", coordinates=(n * 64,), shared=S, offset=n % 2 * 64, barrier=full, index=n % 2)
+                    tma_load(tensor_map="A_map", coordinates=(n * 64,), shared=S, offset=n % 2 * 64, barrier=full, index=n % 2)  # later
 """  # noqa: E501
 TENSORS = """
     A = tensor(int32, (384,))

@@ -72,7 +72,7 @@ def _gemms(target: str) -> Iterator[Case]:
     yield _case("gemm_split_k", target, rows, 72, 840, splits=2, atomic=True, variant="atomic", **few)
     yield _case("gemm_split_k", target, rows, 72, 840, splits=2, atomic=False, variant="workspace", **few)
     yield _case("gemm_stream_k", target, rows, 72, 840, sms=3, **few)
-    yield _case("gemm_grouped", target, 72, 584, [70, 0, 65], **few)
+    yield _case("gemm_grouped", target, 72, 584, [rows + 4, 0, 65], **few)
     yield _case("gemm_w4a16", target, rows, 72, 512, **few | dict(num_stages=2))
     yield _case("gemm_swiglu", target, rows, 72, 328, **few)
     yield _case("gemm_decode", target, 7, 72, 1096, splits=2, num_stages=3)

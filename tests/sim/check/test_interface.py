@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+import tomllib
+from pathlib import Path
 
 import pytest
 import torch
@@ -211,6 +213,12 @@ def test_fixture_and_mark(suite: pytest.Pytester) -> None:
 def test_option(suite: pytest.Pytester) -> None:
     result = suite.runpytest_inprocess("-p", "ptxtile.testing", "--ptxtile-check", "-p", "no:cacheprovider")
     result.assert_outcomes(failed=5)
+
+
+def test_it_is_an_entry_point() -> None:
+    """Named as its module, so that pytest takes it for the same plugin when it is given by ``-p`` as well."""
+    project = tomllib.loads((Path(ptxtile.__file__).parent.parent / "pyproject.toml").read_text())["project"]
+    assert project["entry-points"]["pytest11"] == {"ptxtile.testing": "ptxtile.testing"}
 
 
 def test_it_is_listed(pytester: pytest.Pytester) -> None:

@@ -48,6 +48,14 @@ def random_generator(request: pytest.FixtureRequest) -> np.random.Generator:
     return np.random.default_rng([request.config.option.random_seed, zlib.crc32(request.node.nodeid.encode())])
 
 
+@pytest.fixture(autouse=True)
+def seeded_torch(request: pytest.FixtureRequest) -> None:
+    """torch's own generators as well: what a test draws depends on its name, not on the tests before it in its worker."""
+    import torch
+
+    torch.manual_seed(zlib.crc32(f"{request.config.option.random_seed} {request.node.nodeid}".encode()))
+
+
 @pytest.fixture
 def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
     """``golden("name.txt", text)`` compares ``text`` with tests/golden/name.txt, or writes it under --update-golden."""

@@ -96,6 +96,10 @@ def measure(row: Row, arguments: argparse.Namespace, on_card: bool, run: str) ->
     else:
         times = host_milliseconds(calls, min(arguments.turns, 2), arguments.seconds)
     found = gemm_results.record(row, contenders, times, errors, reasons, run)
+    if on_card and not row.flush:
+        best = {name: calls[name] for name in found["best"].values()}
+        single = milliseconds(best, arguments.turns, 2, False, seconds=arguments.seconds / 3, one_at_a_time=True)
+        found |= gemm_results.single_launches(found["best"], single)
     report(row, found, prepared - started, time.perf_counter() - prepared)
     return found
 

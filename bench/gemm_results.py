@@ -16,10 +16,11 @@ from measure import RESULTS, interval, ratio
 
 NOTES = (
     "TFLOP/s and us are medians with a 95 % bootstrap interval; ratios are medians over turns of the ratio of two "
-    "launches of the same turn. Host time does not count. L2 is overwritten before each launch of a decode row and of "
-    "no other; kernels under 100 us of the other rows are launched several times in a measurement. 'ours' are at most "
-    "four configurations of tile code without roles, barriers or inline PTX; 'plain' is examples/gemm.py, one CTA a "
-    "tile. Each contender is compared with float64 in 64 rows and with torch everywhere before it is timed."
+    "launches of the same turn. Host time does not count, but under 'single launches', which begin when the card has "
+    "nothing to do. L2 is overwritten before each launch of a decode row and of no other; kernels under 100 us of the "
+    "other rows are launched several times in a measurement. 'ours' are at most four configurations of tile code "
+    "without roles, barriers or inline PTX; 'plain' is examples/gemm.py, one CTA a tile. Each contender is compared "
+    "with float64 in 64 rows and with torch everywhere before it is timed."
 )
 GOALS: dict[str, tuple[float | None, float | None]] = {
     "compute-bound bf16": (1.10, 0.99),
@@ -62,6 +63,16 @@ def record(
         shares = {side: ratio(times[COPY], times[name]) for side, name in best.items()}
         found["share of the copy rate"] = shares
     return found
+
+
+def single_launches(best: Mapping[str, str], times: Mapping[str, Sequence[float]]) -> dict[str, Any]:
+    """The best of each side again, each launched when the card has nothing to do: with the host time of its call."""
+    medians = {side: statistics.median(times[name]) for side, name in best.items()}
+    found: dict[str, Any] = {f"{side} us": round(1e3 * median, 2) for side, median in medians.items()}
+    if "ours" in best:
+        ours = times[best["ours"]]
+        found["ours / best"] = {side: ratio(times[name], ours) for side, name in best.items() if side != "ours"}
+    return {"single launches": found}
 
 
 def _figures(row: Row, values: Sequence[float]) -> dict[str, Any]:
@@ -155,6 +166,9 @@ def summary(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         for side in ("peer", "probe", "plain"):
             entry |= _mean(f"ours / {side}", {_title(row): row["ours / best"][side]["median"] for row in members
                                               if side in row["ours / best"]})  # fmt: skip
+        single = {_title(row): row["single launches"]["ours / best"]["peer"]["median"] for row in members
+                  if "peer" in row.get("single launches", {}).get("ours / best", {})}  # fmt: skip
+        entry |= _mean("ours / peer, single launches", single)
         with_recorded = {}
         for row in members:
             if "peer" in row["ours / best"]:

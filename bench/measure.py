@@ -2,7 +2,8 @@
 
 The card is power-limited and shared machines drift, so only ratios taken in one run mean anything. A measurement is one
 launch between two events, or several launches one after another for very short kernels; before it the L2 cache is
-overwritten, or not, the same for all contenders. The queue is kept busy, so that host time does not count.
+overwritten, or not, the same for all contenders. The queue is kept busy, so that host time does not count, unless it
+shall (``one_at_a_time``).
 """
 
 from __future__ import annotations
@@ -39,11 +40,13 @@ def milliseconds(
     *,
     seconds: float = math.inf,
     launches: Mapping[str, int] | None = None,
+    one_at_a_time: bool = False,
 ) -> dict[str, list[float]]:
     """GPU milliseconds of a launch of each contender, one value a turn; every second turn runs in reverse order.
 
     ``seconds``: no turn begins after so long (there are at least two). ``launches``: how many of a contender's launches
-    one measurement spans (1 unless named); only without ``flush``.
+    one measurement spans (1 unless named); only without ``flush``. ``one_at_a_time``: each measurement begins when the
+    card has nothing to do, so that the host time of the call counts as well.
     """
     scratch = torch.empty(FLUSH_BYTES if flush else 1, dtype=torch.int8, device="cuda")
     for run in contenders.values():
@@ -59,7 +62,8 @@ def milliseconds(
             break
         order = list(contenders) if turn % 2 == 0 else list(contenders)[::-1]
         events = []
-        torch.cuda._sleep(int(min(MOST_SLEEP, 1.5 * host) * CLOCK))
+        if not one_at_a_time:
+            torch.cuda._sleep(int(min(MOST_SLEEP, 1.5 * host) * CLOCK))
         begun = time.perf_counter()
         for name in order:
             start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -70,6 +74,8 @@ def milliseconds(
                 contenders[name]()
             stop.record()
             events.append((name, start, stop))
+            if one_at_a_time:
+                torch.cuda.synchronize()
         host = time.perf_counter() - begun
         torch.cuda.synchronize()
         if turn == 0 and turns > 1:

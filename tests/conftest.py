@@ -50,7 +50,7 @@ def random_generator(request: pytest.FixtureRequest) -> np.random.Generator:
 
 @pytest.fixture(autouse=True)
 def seeded_torch(request: pytest.FixtureRequest) -> None:
-    """torch's own generators as well: what a test draws depends on its name, not on the tests before it in its worker."""
+    """torch's own generators as well: what a test draws depends on its name, not on the tests run before it."""
     import torch
 
     torch.manual_seed(zlib.crc32(f"{request.config.option.random_seed} {request.node.nodeid}".encode()))

@@ -81,6 +81,17 @@ def test_means_are_geometric_and_name_the_lowest_row():
 # ---------------------------------------------------------------- the file
 
 
+def test_single_launches_stand_beside_the_others():
+    row = record(Row("square", 64, 64, 64), 1.0, {"cuBLAS NT": 1.0}) | gemm_results.single_launches(
+        {"ours": "ours", "peer": "cuBLAS NT"}, {"ours": [0.1, 0.2, 0.4], "cuBLAS NT": [0.2, 0.5, 0.8]}
+    )
+    assert row["single launches"]["ours us"] == 200.0 and row["single launches"]["peer us"] == 500.0
+    assert row["single launches"]["ours / best"]["peer"]["median"] == 2.0
+    mean = gemm_results.summary([row])["compute-bound bf16"]
+    assert mean["ours / peer, single launches"] == {"mean": 2.0, "lowest": 2.0, "at": "64x64x64"}
+    assert mean["ours / peer"]["mean"] == 1.0
+
+
 def test_rows_are_merged_one_by_one(tmp_path: Path):
     path = tmp_path / "gemm.json"
     gemm_results.write(path, {"rows": [{"size": 1, "contender": "of an older form"}]})

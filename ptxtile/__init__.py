@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from ptxtile.jit import JITFactory, JITFunction, compile, jit
     from ptxtile.kernel import JITKernel
     from ptxtile.pass_configs import PassConfigKey
+    from ptxtile.tune.compile_many import compile_many, par_compile
 
 _WHERE = {
     "JITFactory": "ptxtile.jit",
@@ -22,6 +23,8 @@ _WHERE = {
     "jit": "ptxtile.jit",
     "JITKernel": "ptxtile.kernel",
     "PassConfigKey": "ptxtile.pass_configs",
+    "compile_many": "ptxtile.tune.compile_many",
+    "par_compile": "ptxtile.tune.compile_many",
 }
 _MODULES = ("errors", "language", "layout")
 
@@ -39,6 +42,6 @@ def __getattr__(name: str) -> Any:
 
 
 __all__ = [
-    "JITFactory", "JITFunction", "JITKernel", "PassConfigKey", "__version__", "compile", "errors", "jit", "language",
-    "layout",
+    "JITFactory", "JITFunction", "JITKernel", "PassConfigKey", "__version__", "compile", "compile_many", "errors", "jit",
+    "language", "layout", "par_compile",
 ]  # fmt: skip

@@ -126,6 +126,14 @@ class DriverError(PtxtileError):
     """A CUDA driver call failed, or there is no usable driver or card."""
 
 
+class TuningError(PtxtileError):
+    """A sweep over configurations found none that works, or was asked for something that it cannot do."""
+
+
+class WorkerError(PtxtileError):
+    """A worker process died, or was ended because it did not answer in time."""
+
+
 class SimulationError(PtxtileError):
     """The simulator found the program doing something that the hardware does not allow."""
 

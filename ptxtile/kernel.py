@@ -35,6 +35,8 @@ from ptxtile.target import Target
 from ptxtile.target import get as get_target
 
 if TYPE_CHECKING:
+    from ptxtile.compiled_programs import CompiledProgram
+    from ptxtile.profile.profiler import Profiler
     from ptxtile.runtime.arguments import Binding
     from ptxtile.runtime.executable import Executable
     from ptxtile.runtime.resources import KernelResources
@@ -122,6 +124,20 @@ class Variant:
                 config.logger().warning("took %s for %s from disk", self.tile_program.name, self.target.name)
         return Executable(found.ptx, found.launch, self.target.name, logs=compiled_programs.AssemblerLogs(key))
 
+    @property
+    def is_compiled(self) -> bool:
+        """Whether a call on a card would find its PTX made."""
+        return self._compiled is not None or self._executable is not None
+
+    def adopt(self, made: CompiledProgram, image: bytes | None = None) -> None:
+        """Take over what another process has compiled of the same program, unless it is there already. ``image``: the
+        machine code that a card's driver has made of its PTX."""
+        from ptxtile.runtime.executable import Executable
+
+        with self._lock:
+            if self._executable is None:
+                self._executable = Executable(made.ptx, made.launch, self.target.name, image=image)
+
     def launch_on(self, device_type: str) -> LaunchRecord:
         """The host part of a call on such a device."""
         return self.executable().record if device_type == "cuda" else self.lowered().launch
@@ -157,8 +173,13 @@ class Variant:
 class JITKernel:
     """A function with its Python arguments fixed. Called with tensors and numbers, it compiles what they need and runs.
 
-    CUDA tensors run on their card, on torch's current stream; CPU tensors in the simulator.
+    CUDA tensors run on their card, on torch's current stream; CPU tensors in the simulator. ``latency``, ``config`` and
+    ``ref_latency`` are what tuning found, where the kernel comes from it: milliseconds, and the configuration.
     """
+
+    latency: float | None = None
+    config: Mapping[str, Any] | None = None
+    ref_latency: float | None = None
 
     def __init__(
         self,
@@ -336,6 +357,14 @@ class JITKernel:
             variant = self._variants[key] = Variant(program, target, self.settings, timings)
         return variant
 
+    def variant_for(self, *args: Any) -> Variant:
+        """The variant that a call with these arguments takes, traced and not compiled yet."""
+        try:
+            _, device_type, device = _call_key(args)
+            return self._variant_for(args, {}, device_type, device)
+        except Exception as error:
+            raise without_our_frames(error) from error.__cause__
+
     # ---------------------------------------------------------------- looking inside
 
     @property
@@ -397,6 +426,14 @@ class JITKernel:
     @property
     def why(self) -> tuple[Why, ...]:
         return self.variant.lowered().why
+
+    def get_profiler(self, tensor_supply_type: Any = None) -> Profiler:
+        """What times and tries this kernel with tensors of its own making: see
+        :class:`ptxtile.profile.profiler.Profiler`. ``tensor_supply_type``: a
+        :class:`ptxtile.profile.TensorSupplyType`, Auto unless given."""
+        from ptxtile.profile.profiler import Profiler
+
+        return Profiler(self, tensor_supply_type)
 
     def get_kernel_source(self) -> str:
         """The PTX."""

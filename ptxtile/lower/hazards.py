@@ -54,7 +54,7 @@ class Pending(NamedTuple):
     ``depth``: how many of the scopes around the present position it is inside of. ``groups``: of a TMA store under way,
     the bulk groups that its threads have committed since, its own included, counted to :data:`MOST_GROUPS`.
     ``met``: the size of the groups of threads (32, 128) that have met since, each by itself, so that every thread knows
-    its group's part of the access and speaks for it."""
+    its group's part of the access and speaks for it. ``left``: a wait of the user's left this TMA store under way."""
 
     access: Access
     depth: int
@@ -65,6 +65,7 @@ class Pending(NamedTuple):
     barriers: frozenset[Path] = frozenset()
     groups: int = 0
     met: int = 0
+    left: bool = False
 
     @property
     def in_flight(self) -> bool:
@@ -298,22 +299,26 @@ def after_commit(state: State, mask: int) -> State:
     return result
 
 
-def after_bulk_wait(state: State, mask: int, depth: int, *, read: bool, pending_groups: int) -> State:
+def after_bulk_wait(
+    state: State, mask: int, depth: int, *, read: bool, pending_groups: int, by_user: bool = False
+) -> State:
     """``state`` after the threads ``mask`` waited until ``pending_groups`` of their groups of TMA stores were left.
 
-    The reads of shared memory are ordinary ones of the issuing threads from then on.
+    The reads of shared memory are ordinary ones of the issuing threads from then on. ``by_user``: the program's own
+    wait.
     """
     result: State = {}
     for pending in state:
         access = pending.access
-        covered = pending.in_flight and pending.is_store and pending.groups > pending_groups
-        if covered and access.threads & ~mask == 0:
-            if not access.is_write:
-                pending = pending._replace(access=access.completed(), depth=depth, groups=0)
-            elif not read:
+        if pending.in_flight and pending.is_store and pending.groups and access.threads & ~mask == 0:
+            if pending.groups <= pending_groups or (read and access.is_write):
+                pending = pending._replace(left=pending.left or (by_user and pending.groups <= pending_groups))
+            elif not access.is_write:
+                pending = pending._replace(access=access.completed(), depth=depth, groups=0, left=False)
+            else:
                 is_one = access.threads & (access.threads - 1) == 0  # each thread waits for its own stores only
                 ordered = access.threads if is_one else 0
-                pending = pending._replace(done=True, depth=depth, groups=0, ordered=ordered)
+                pending = pending._replace(done=True, depth=depth, groups=0, ordered=ordered, left=False)
         result[pending] = None
     return result
 

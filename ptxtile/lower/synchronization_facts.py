@@ -34,8 +34,8 @@ class Facts:
         self.checked: dict[Path, int] = {}  # so many accesses of roles were compared with each other
         self.contexts: dict[Path, Context] = {}  # inside a branch of a condition, or behind a Let
         self.loops: dict[Path, tuple[Context, int | None]] = {}  # inside a loop, and its trip count
-        self.released = _released_storages(kernel)
-        self.reach = Reach(kernel, self.context, set().union(*self.released.values()))
+        self.reach = Reach(kernel, self.context)
+        self.hand_overs = self.reach.hand_overs
         self._alike: dict[tuple, Access] = {}
 
     @property
@@ -94,13 +94,3 @@ def check_across_roles(roles: tuple[Role, ...], made: dict[str, dict[Access, Non
 def _named_barriers(role: Role) -> set[int]:
     """Ids of the named barriers that a role arrives at."""
     return {n.id for n in statements_in(role.body) if isinstance(n, (gpu_ops.BarSync, BarArrive, BarReduce)) and n.id}
-
-
-def _released_storages(kernel: Kernel) -> dict[str, set[str]]:
-    """For each barrier storage, the storages that the waits on it retire."""
-    result: dict[str, set[str]] = {}
-    for node in statements_in(kernel.body):
-        if isinstance(node, gpu_ops.MbarrierWait):
-            names = {buffer.storage.name for buffer in node.retires}
-            result.setdefault(node.barrier.storage.name, set()).update(names)
-    return result

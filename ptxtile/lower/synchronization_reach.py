@@ -19,6 +19,7 @@ from ptxtile.ir.program import Kernel
 from ptxtile.ir.rewrite import children, walk
 from ptxtile.ir.statements import For, If, Seq, Specialized, Statement, Store, While
 from ptxtile.lower.hazards import Path, Pending
+from ptxtile.lower.synchronization_hand_overs import HandOvers
 from ptxtile.records import record
 
 _MEMORY = (Scope.GLOBAL, Scope.SHARED, Scope.BARRIER)
@@ -65,10 +66,10 @@ class Evidence:
 
 
 class Reach:
-    """``released``: storages that an mbarrier hands to other roles, whose accesses its arrivals have to come after."""
+    """Where a kernel touches which memory. ``hand_overs``: what its roles hand to each other."""
 
-    def __init__(self, kernel: Kernel, context: Context, released: set[str]) -> None:
-        self._context, self._released = context, released
+    def __init__(self, kernel: Kernel, context: Context) -> None:
+        self._context, self.hand_overs = context, HandOvers()
         self._touches: dict[str, list[_Touch]] = defaultdict(list)
         self._places: dict[Path, _Place] = {}
         self._positions: dict[Access, float] = {}
@@ -137,8 +138,8 @@ class Reach:
         return self._inside[key]
 
     def is_released(self, access: Access) -> bool:
-        """Whether arrivals on an mbarrier hand the storage over to other roles."""
-        return access.storage.name in self._released
+        """Whether arrivals at a barrier hand what is accessed over to other roles."""
+        return self.hand_overs.concern(access)
 
     def is_last(self, path: Path) -> bool:
         """Whether no memory is touched after the statement at ``path``."""
@@ -179,6 +180,8 @@ class Reach:
                 self._visit(node.then, (*path, "then"), loops, role)
                 if node.otherwise is not None:
                     self._visit(node.otherwise, (*path, "otherwise"), loops, role)
+            case GpuOp():
+                self.hand_overs.note(node, None if role is None else role[1])
             case Specialized():
                 for position, inner in enumerate(node.roles):
                     self._roles.add((first, inner.first_thread))
@@ -206,6 +209,7 @@ class Reach:
         for access in found:
             low, high = _range(access)
             self._touches[access.memory].append(_Touch(place, access.is_write, access.in_async_proxy, low, high))
+            self.hand_overs.touch(access, None if place.role is None else place.role[1])
 
 
 def _range(access: Access) -> tuple[float, float]:

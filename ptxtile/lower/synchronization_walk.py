@@ -15,7 +15,8 @@ from ptxtile.errors import LoweringError
 from ptxtile.ir import gpu_ops
 from ptxtile.ir.access import Access, Context, accesses, active_threads, expression_accesses, operation_accesses
 from ptxtile.ir.async_copy_ops import CpAsync, CpAsyncWaitGroup
-from ptxtile.ir.cluster_ops import ClusterArrive, ClusterWait, MbarrierArriveRemote
+from ptxtile.ir.buffers import Scope
+from ptxtile.ir.cluster_ops import ClusterArrive, ClusterWait
 from ptxtile.ir.conflicts import Overlap, compare, repeats_conflict
 from ptxtile.ir.effects import is_atomic
 from ptxtile.ir.expressions import Expr
@@ -28,6 +29,7 @@ from ptxtile.ir.warp_ops import SyncWarp
 from ptxtile.lower import hazards
 from ptxtile.lower.hazards import Decision, Need, Path, Pending, State, joined, need
 from ptxtile.lower.synchronization_facts import Facts, check_across_roles, trip_count
+from ptxtile.lower.synchronization_hand_overs import ARRIVALS, name_of
 from ptxtile.lower.synchronization_position import END, EXIT, BarrierNeeded, Enclosing, Position, Restart, Walk
 
 MAXIMUM_ROUNDS = 1000
@@ -86,8 +88,8 @@ class _Walker(Position):
     def __init__(self, kernel: Kernel, facts: Facts, result: Walk, may_add_barriers: bool = True) -> None:
         super().__init__(kernel, facts, result, may_add_barriers)
         self.loops: list[_Loop] = []
-        self.arrived: frozenset[Pending] = frozenset()
-        """What had been done when all threads of the cluster arrived at its barrier."""
+        self.arrived: tuple[Path, frozenset[Pending]] = (), frozenset()
+        """Where all threads of the cluster arrived at its barrier, and what had been done by then."""
 
     def run(self) -> None:
         state = self.statement(self.kernel.body, (), {}, self.facts.context)
@@ -341,8 +343,9 @@ class _Walker(Position):
         if path not in self.facts.masks:
             self.facts.masks[path] = active_threads(context)
         mask, known = self.facts.masks[path]
-        if isinstance(node, (gpu_ops.MbarrierArrive, MbarrierArriveRemote)):
-            state = self._release(node, path, state, context, mask)
+        if isinstance(node, ARRIVALS):
+            handed = self.facts.hand_overs.at(node, None if self.role is None else context.first_thread)
+            state = self._release(node, handed, path, state, context, mask) if handed else state
         state = self.access_all(self.facts.events[key], path, state)
         sure, depth = mask if known else 0, len(self.scopes)
         match node:
@@ -353,11 +356,12 @@ class _Walker(Position):
             case SyncWarp():
                 state = hazards.after_warp_sync(state, sure)
             case ClusterArrive() if sure == self.everyone:
-                self.arrived = frozenset(state)
+                self.arrived = path, frozenset(state)
             case ClusterWait() if sure == self.everyone:
-                before = {pending: None for pending in state if pending in self.arrived}
-                after = {pending: None for pending in state if pending not in self.arrived}
-                state = self.barrier(before, path, self.everyone) | after
+                arrival, arrived = self.arrived
+                before = {pending: None for pending in state if pending in arrived}
+                after = {pending: None for pending in state if pending not in arrived}
+                state = self.barrier(before, arrival, self.everyone) | after
             case gpu_ops.FenceProxyAsync(space):
                 state = hazards.after_fence(state, space, sure)
             case gpu_ops.FenceMbarrierInit():
@@ -367,7 +371,7 @@ class _Walker(Position):
             case gpu_ops.BulkCommitGroup():
                 state = hazards.after_commit(state, sure)
             case gpu_ops.BulkWaitGroup(groups, read, _):
-                state = hazards.after_bulk_wait(state, sure, depth, read=read, pending_groups=groups)
+                state = hazards.after_bulk_wait(state, sure, depth, read=read, pending_groups=groups, by_user=True)
             case WgmmaWaitGroup(groups, _, retires) | CpAsyncWaitGroup(groups, retires):
                 engine = "wgmma" if isinstance(node, WgmmaWaitGroup) else "cp_async"
                 names = {buffer.storage.name for buffer in retires}
@@ -375,35 +379,43 @@ class _Walker(Position):
         return state
 
     def _release(
-        self, node: gpu_ops.MbarrierArrive | MbarrierArriveRemote, path: Path, state: State, context: Context, mask: int
+        self, node: gpu_ops.GpuOp, handed: frozenset[str], path: Path, state: State, context: Context, mask: int
     ) -> State:
-        """An arrival that lets waiters use the storages which their waits retire: this role's accesses come before
-        it."""
-        for name in sorted(self.facts.released.get(node.barrier.storage.name, ())):
-            for pending in list(state):
-                earlier = pending.access
-                if pending not in state or earlier.storage.name != name or earlier.asynchronous:
-                    continue
-                meets_tma = self.facts.meets_other_proxy(earlier)
-                key = (path, "release", id(earlier))
-                if key not in self.facts.events:
-                    later = Access(
-                        earlier.storage, True, None, 8, 8, context, asynchronous=meets_tma, location=node.location
-                    )
-                    self.facts.events[key] = [later]
-                (later,) = self.facts.events[key]
-                wanted = need(pending, later, self.facts.overlaps)
-                arriving = mask
-                if earlier.by_warpgroups or pending.met:
-                    arriving = hazards.groups_of(mask, WARPGROUP if earlier.by_warpgroups else pending.met)
-                if wanted is not None and earlier.threads & ~arriving == 0:
-                    wanted = replace(wanted, barrier=False)  # each thread arrives after its own accesses
-                if wanted is not None and (wanted.barrier or wanted.fence):
-                    state = self.require(wanted, pending, later, path, state)
-        names = self.facts.released.get(node.barrier.storage.name, set())
-        return {pending: None for pending in state if not (names and self._is_handed_over(pending, names))}
+        """An arrival that lets others use ``handed``: this role's accesses come before it."""
+        for pending in list(state):
+            earlier = pending.access
+            if pending not in state or name_of(earlier) not in handed or not _comes_before_arrivals(pending, node):
+                continue
+            key = (path, "release", id(earlier))
+            if key not in self.facts.events:
+                by_tma = earlier.in_async_proxy != self.facts.meets_other_proxy(earlier)
+                later = Access(earlier.storage, True, None, 8, 8, context, asynchronous=by_tma, location=node.location)
+                self.facts.events[key] = [later]
+            (later,) = self.facts.events[key]
+            wanted = need(pending, later, self.facts.overlaps)
+            arriving = mask
+            if earlier.by_warpgroups or pending.met:
+                arriving = hazards.groups_of(mask, WARPGROUP if earlier.by_warpgroups else pending.met)
+            by_threads = not earlier.asynchronous or pending.is_store
+            if wanted is not None and by_threads and earlier.threads & ~arriving == 0:
+                wanted = replace(wanted, barrier=False)  # each thread arrives after its own accesses
+            if wanted is not None and (wanted.barrier or wanted.fence or wanted.wait):
+                state = self.require(wanted, pending, later, path, state)
+        return {pending: None for pending in state if not self._is_handed_over(pending, handed)}
 
-    def _is_handed_over(self, pending: Pending, names: set[str]) -> bool:
-        """Whether an access matters to nobody any more once the storages ``names`` belong to another role."""
+    def _is_handed_over(self, pending: Pending, handed: frozenset[str]) -> bool:
+        """Whether an access matters to nobody any more once ``handed`` belongs to another role."""
         access = pending.access
-        return access.storage.name in names and not access.asynchronous and not self.facts.reach.meets_own_role(access)
+        return name_of(access) in handed and not access.asynchronous and not self.facts.reach.meets_own_role(access)
+
+
+def _comes_before_arrivals(pending: Pending, arrival: gpu_ops.GpuOp) -> bool:
+    """Whether an access has to be done when those who wait for ``arrival`` go on.
+
+    Loads, wgmma and cp.async under way belong to other stages of a ring, or complete on a barrier of their own; stores
+    that a wait of the user's left pending were left on purpose. Between the blocks of a cluster shared memory is only
+    written by multicasts, and the barrier that they meet at orders reads by threads.
+    """
+    if pending.in_flight:
+        return pending.is_store and not pending.left
+    return not isinstance(arrival, ClusterArrive) or pending.access.storage.scope is Scope.GLOBAL

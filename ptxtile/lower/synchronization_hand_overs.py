@@ -1,0 +1,111 @@
+"""What threads may use from a barrier on, because others arrived at it: roles of a kernel, blocks of a cluster.
+
+Roles run at the same time, and the hazard analysis walks through each by itself. What it has to see of the others is
+here: at an arrival, the storages and the global memory that those who wait for it use in a way that conflicts. All that
+the arriving role did to them has to be done by then, also the reads of its TMA stores, which nothing else waits for
+before shared memory is written again.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+
+from ptxtile.ir.access import Access
+from ptxtile.ir.buffers import Scope
+from ptxtile.ir.cluster_ops import ClusterArrive, MbarrierArriveRemote
+from ptxtile.ir.gpu_ops import BarSync, GpuOp, MbarrierArrive, MbarrierArriveExpectTx, MbarrierWait, TmaLoad
+from ptxtile.ir.manual_ops import BarArrive, BarReduce
+
+_MBARRIER_ARRIVALS = (MbarrierArrive, MbarrierArriveRemote, MbarrierArriveExpectTx)
+_NAMED_BARRIERS = (BarSync, BarArrive, BarReduce)
+ARRIVALS = (*_MBARRIER_ARRIVALS, *_NAMED_BARRIERS, ClusterArrive)
+"""What tells other threads that something is done."""
+
+NamesOfRoles = dict[int | None, set[str]]
+"""By a role's first thread (None: outside of roles), storages of shared memory and global memories."""
+
+
+def _names() -> NamesOfRoles:
+    return defaultdict(set)
+
+
+@dataclass(slots=True)
+class HandOvers:
+    """Filled with the operations and accesses of a kernel (:meth:`note`, :meth:`touch`), then asked.
+
+    ``retired``: by mbarrier, what those who wait for it say that they get. ``meeting``: the named barriers of each
+    role. ``multicast``: storages that a block of the cluster fills for others.
+    """
+
+    reads: NamesOfRoles = field(default_factory=_names)
+    writes: NamesOfRoles = field(default_factory=_names)
+    retired: dict[str, NamesOfRoles] = field(default_factory=lambda: defaultdict(_names))
+    meeting: dict[int | None, set[int]] = field(default_factory=lambda: defaultdict(set))
+    multicast: set[str] = field(default_factory=set)
+    _arrivals: dict[tuple, GpuOp] = field(default_factory=dict)
+    _answers: dict[tuple, frozenset[str]] = field(default_factory=dict)
+    _all: frozenset[str] | None = None
+
+    def note(self, node: GpuOp, role: int | None) -> None:
+        """``role``: the first thread of the role that runs ``node``."""
+        match node:
+            case MbarrierWait(barrier, _, _, retires):
+                self.retired[barrier.storage.name][role].update(buffer.storage.name for buffer in retires)
+            case BarSync() | BarArrive() | BarReduce() if node.id:
+                self.meeting[role].add(node.id)
+            case TmaLoad() if node.multicast is not None:
+                self.multicast.add(node.shared.storage.name)
+        if isinstance(node, ARRIVALS):
+            self._arrivals.setdefault(_key(node, role), node)
+
+    def touch(self, access: Access, role: int | None) -> None:
+        (self.writes if access.is_write else self.reads)[role].add(name_of(access))
+
+    def at(self, node: GpuOp, role: int | None) -> frozenset[str]:
+        """What the arrival ``node`` of a role hands over: names as :func:`name_of` gives them."""
+        key = _key(node, role)
+        if key not in self._answers:
+            self._answers[key] = frozenset(self._find(node, role))
+        return self._answers[key]
+
+    def concern(self, access: Access) -> bool:
+        """Whether some arrival hands over what ``access`` touches."""
+        if self._all is None:
+            self._all = frozenset().union(*(self.at(node, key[-1]) for key, node in self._arrivals.items()))
+        return name_of(access) in self._all
+
+    def _find(self, node: GpuOp, role: int | None) -> set[str]:
+        found: set[str] = set()
+        if isinstance(node, _MBARRIER_ARRIVALS):
+            for waiter, names in self.retired.get(node.barrier.storage.name, {}).items():
+                if waiter == role and isinstance(node, MbarrierArriveExpectTx):
+                    continue  # it waits for the bytes that it announces here
+                found |= names
+                if waiter != role and None not in (waiter, role):
+                    found |= {name for name in self._conflicting(role, waiter) if name.startswith(_GLOBAL)}
+        elif isinstance(node, ClusterArrive):
+            read, written = set().union(*self.reads.values()), set().union(*self.writes.values())
+            found = self.multicast | {name for name in read & written if name.startswith(_GLOBAL)}
+        elif isinstance(node, _NAMED_BARRIERS):
+            others = [other for other, ids in self.meeting.items() if node.id in ids and other != role]
+            found = set().union(*(self._conflicting(role, other) for other in others))
+        return found
+
+    def _conflicting(self, role: int | None, other: int | None) -> set[str]:
+        """What both touch, one of them writing."""
+        return (self.reads[role] & self.writes[other]) | (self.writes[role] & (self.reads[other] | self.writes[other]))
+
+
+_GLOBAL = "global "
+
+
+def name_of(access: Access) -> str:
+    """The storage of a shared access; of a global one the memory, which several tensors may be part of."""
+    return access.memory if access.storage.scope is Scope.GLOBAL else access.storage.name
+
+
+def _key(node: GpuOp, role: int | None) -> tuple:
+    if isinstance(node, _MBARRIER_ARRIVALS):
+        return type(node), node.barrier.storage.name, role
+    return type(node), getattr(node, "id", 0), role

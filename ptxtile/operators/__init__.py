@@ -1,0 +1,1 @@
+"""Kernels as operators of torch: :func:`ptxtile.operators.register.torch_op`."""

@@ -10,11 +10,14 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from ptxtile import errors, language, layout
+    from ptxtile import autotuner, errors, language, layout, profile, profiler
     from ptxtile.jit import JITFactory, JITFunction, compile, jit
     from ptxtile.kernel import JITKernel
+    from ptxtile.operators.register import torch_op
     from ptxtile.pass_configs import PassConfigKey
+    from ptxtile.profile.supply import TensorSupplyType
     from ptxtile.tune.compile_many import compile_many, par_compile
+    from ptxtile.tune.decorator import autotune
 
 _WHERE = {
     "JITFactory": "ptxtile.jit",
@@ -23,10 +26,13 @@ _WHERE = {
     "jit": "ptxtile.jit",
     "JITKernel": "ptxtile.kernel",
     "PassConfigKey": "ptxtile.pass_configs",
+    "TensorSupplyType": "ptxtile.profile.supply",
+    "autotune": "ptxtile.tune.decorator",
     "compile_many": "ptxtile.tune.compile_many",
     "par_compile": "ptxtile.tune.compile_many",
+    "torch_op": "ptxtile.operators.register",
 }
-_MODULES = ("errors", "language", "layout")
+_MODULES = ("autotuner", "errors", "language", "layout", "profile", "profiler")
 
 
 def __getattr__(name: str) -> Any:
@@ -42,6 +48,6 @@ def __getattr__(name: str) -> Any:
 
 
 __all__ = [
-    "JITFactory", "JITFunction", "JITKernel", "PassConfigKey", "__version__", "compile", "compile_many", "errors", "jit",
-    "language", "layout", "par_compile",
+    "JITFactory", "JITFunction", "JITKernel", "PassConfigKey", "TensorSupplyType", "__version__", "autotune", "autotuner",
+    "compile", "compile_many", "errors", "jit", "language", "layout", "par_compile", "profile", "profiler", "torch_op",
 ]  # fmt: skip

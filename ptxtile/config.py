@@ -29,6 +29,10 @@ VARIABLES = (
     Variable("PTXTILE_CACHE_MEGABYTES", "1024", "what the compiled kernels may take on disk; 0: none are kept"),
     Variable("PTXTILE_DUMP", "", "a folder: the IR after each pass, the LLVM IR and the PTX are written there"),
     Variable(
+        "PTXTILE_LAUNCHER", "native", "python: each launch is made from Python, never by the launcher in native code"
+    ),
+    Variable("PTXTILE_NVTX", "0", "1 puts each call of a kernel into an NVTX range of its name, for profilers"),
+    Variable(
         "PTXTILE_SIM", "run", "check: each simulated call is checked for races, deadlocks and their kin before it runs"
     ),
     Variable("PTXTILE_TARGET", "", "architecture to compile for when no card says so, such as sm_90a"),

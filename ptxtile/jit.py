@@ -76,6 +76,18 @@ class JITFunction:
             raise without_our_frames(error) from error.__cause__
         return kernel.check(*runtime, seeds=seeds, strict=strict, progress=progress)
 
+    def kernel_for(self, *args: Any, **kwargs: Any) -> tuple[JITKernel, tuple[Any, ...]]:
+        """The kernel that a call with these arguments runs, and those of them that it passes on to it."""
+        try:
+            return self._form(args, kwargs).split(args, kwargs)
+        except Exception as error:
+            raise without_our_frames(error) from error.__cause__
+
+    @property
+    def tensor_parameters(self) -> tuple[str, ...]:
+        """The parameters that calls pass at run time: tensors and numbers that are declared."""
+        return tuple(name for name, runtime, _ in self._parameters() if runtime)
+
     def compile(self, **arguments: Any) -> JITKernel:
         """A kernel without a call. ``arguments``: values of ``T.const`` sizes and Python arguments, by name.
 

@@ -27,6 +27,7 @@ from ptxtile.frontend.signature import (
 from ptxtile.frontend.specialization import Specialization, TensorSpecialization
 from ptxtile.frontend.trace import learn_signature, trace
 from ptxtile.ir.program import Program, Why
+from ptxtile.ir.written_tensors import written_tensors
 from ptxtile.launch_record import LaunchRecord
 from ptxtile.lower.options import Options
 from ptxtile.runtime.call_plan import UNFIT
@@ -137,6 +138,11 @@ class Variant:
         with self._lock:
             if self._executable is None:
                 self._executable = Executable(made.ptx, made.launch, self.target.name, image=image)
+
+    @cached_property
+    def written(self) -> frozenset[str]:
+        """Names of the tensors of a call that it may write, other than those that it makes."""
+        return written_tensors(self.tile_program)
 
     def launch_on(self, device_type: str) -> LaunchRecord:
         """The host part of a call on such a device."""
@@ -252,7 +258,10 @@ class JITKernel:
     def _bound(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Variant, Binding, str]:
         """The variant for a call, its arguments bound, and the type of device that they are on."""
         from ptxtile.runtime.arguments import bind
+        from ptxtile.runtime.foreign_arrays import adopt
 
+        adopted = adopt(self._call_record, args)
+        args = args if adopted is None else adopted.args
         key, device_type, device = _call_key(args)
         variant = self._calls.get(key) if key is not None else None
         if variant is None:
@@ -262,7 +271,12 @@ class JITKernel:
                     self._calls.clear()
                 self._calls[key] = variant
         self._latest = variant
-        return variant, bind(variant.launch_on(device_type), args, kwargs, device_type=device_type), device_type
+        if adopted is not None:
+            adopted.refuse_writes(self.function.function.__name__, variant.written)
+        binding = bind(variant.launch_on(device_type), args, kwargs, device_type=device_type)
+        if adopted is not None:
+            binding = replace(binding, results=adopted.restored(binding.results))
+        return variant, binding, device_type
 
     def check(
         self,
@@ -528,3 +542,9 @@ def _specialize_tensors(tensors: Mapping[str, Any]) -> dict[str, TensorSpecializ
         name: specialize_tensor(t.shape, t.stride(), t.data_ptr(), order[groups[name]] if name in groups else None)
         for name, t in tensors.items()
     }
+
+
+if config.read("PTXTILE_NVTX") == "1":  # once: a call without ranges has nothing to ask
+    from ptxtile.profile import ranges
+
+    ranges.enable(JITKernel)

@@ -218,12 +218,14 @@ def pull_back(access: FragmentAccess, loop: ParallelFor, fragment: Fragment) -> 
 
 @record
 class RegisterMap:
-    """The register of an access: ``base`` + Σ stride · counter over the axes and the value modes of the loop's
-    layout."""
+    """The register of an access: ``base`` + Σ layout(counter) over the axes and the value modes of the loop's layout.
+
+    Nearly always each layout is one mode, a stride; ``packed[i, j // 2]`` has two, of which the inner one stands
+    still."""
 
     base: int
-    axis_strides: tuple[int, ...]
-    value_strides: tuple[int, ...]
+    axes: tuple[Layout, ...]
+    values: tuple[Layout, ...]
 
 
 def register_map(access: FragmentAccess, loop: ParallelFor, layout: Fragment, fragment: Fragment) -> RegisterMap | None:
@@ -237,7 +239,8 @@ def register_map(access: FragmentAccess, loop: ParallelFor, layout: Fragment, fr
         return None
     modes = [n for n, _ in layout.value.modes]
     if layout == fragment and access.is_identity(loop):
-        return RegisterMap(0, (), tuple(prod(modes[position + 1 :]) for position in range(len(modes))))
+        strides = [prod(modes[position + 1 :]) for position in range(len(modes))]
+        return RegisterMap(0, (), tuple(Layout((n,), (stride,)) for n, stride in zip(modes, strides, strict=True)))
     try:
         elements = element_table(access, loop, layout).in_tile()
     except NotEnumerable:
@@ -250,12 +253,12 @@ def register_map(access: FragmentAccess, loop: ParallelFor, layout: Fragment, fr
         return None
     if access.is_write and not _all_owners_write(elements, owned):
         return None
-    strides = _affine(register.reshape(*(axis.count for axis in access.axes), *modes))
-    if strides is None:
+    counted = _by_counter(register.reshape(*(axis.count for axis in access.axes), *modes))
+    if counted is None:
         return None
     split = len(access.axes)
     used = np.maximum(register, 0)
-    return RegisterMap(int(used[0]), strides[:split], strides[split:])
+    return RegisterMap(int(used[0]), counted[:split], counted[split:])
 
 
 def _registers(elements: np.ndarray, owned: np.ndarray) -> np.ndarray | None:
@@ -307,27 +310,30 @@ def _all_owners_write(elements: np.ndarray, owned: np.ndarray) -> bool:
     return bool((writers[writers > 0] == owners[writers > 0]).all())
 
 
-def _affine(register: np.ndarray) -> tuple[int, ...] | None:
-    """Strides such that register[i, j, …] = register[0, 0, …] + Σ stride · index, ignoring OUTSIDE entries; None if
-    not."""
+def _by_counter(register: np.ndarray) -> tuple[Layout, ...] | None:
+    """Layouts such that register[i, j, …] = register[0, 0, …] + Σ layout(index), ignoring OUTSIDE entries; None if
+    there are none."""
     import numpy as np
 
     base = register.reshape(-1)[0]
     if base < 0:
-        return (0,) * register.ndim if (register < 0).all() else None
-    strides = []
-    for dimension, size in enumerate(register.shape):
-        position = [0] * register.ndim
-        if size == 1:
-            strides.append(0)
-            continue
-        position[dimension] = 1
-        neighbour = register[tuple(position)]
-        strides.append(int(neighbour - base) if neighbour >= 0 else 0)
+        return tuple(Layout((n,), (0,)) for n in register.shape) if (register < 0).all() else None
+    layouts = []
     predicted = np.full(register.shape, base)
-    for dimension, stride in enumerate(strides):
-        steps = np.arange(register.shape[dimension]) * stride
-        predicted = predicted + steps.reshape([-1 if d == dimension else 1 for d in range(register.ndim)])
-    return tuple(strides) if ((register < 0) | (register == predicted)).all() else None
+    for dimension, size in enumerate(register.shape):
+        line = np.moveaxis(register, dimension, 0).reshape(size, -1)[:, 0]
+        layout = _layout_of_line(line - base, line >= 0)
+        if layout is None:
+            return None
+        layouts.append(layout)
+        predicted = predicted + layout(_arange(size)).reshape([-1 if d == dimension else 1 for d in range(register.ndim)])
+    return tuple(layouts) if ((register < 0) | (register == predicted)).all() else None
 
 
+def _layout_of_line(distances: np.ndarray, known: np.ndarray) -> Layout | None:
+    """The layout with these offsets where they are known: one stride if that does."""
+    size = len(distances)
+    stride = int(distances[1]) if size > 1 and known[1] else 0
+    if ((distances == stride * _arange(size)) | ~known).all():
+        return Layout((size,), (stride,))
+    return layout_of_sequence(distances) if known.all() else None

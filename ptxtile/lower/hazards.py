@@ -334,12 +334,13 @@ def after_warp_sync(state: State, mask: int) -> State:
 
 
 def after_barrier_wait(state: State, names: set[str], mask: int, depth: int) -> State:
-    """``state`` after the threads ``mask`` waited on an mbarrier that retires the TMA accesses of the storages
-    ``names``."""
+    """``state`` after the threads ``mask`` waited on an mbarrier that retires the loads to the storages ``names``. TMA
+    stores complete on no mbarrier."""
     result: State = {}
     for pending in state:
         access = pending.access
-        if access.asynchronous and access.engine != "wgmma" and access.retired_by in names:
+        by_mbarrier = access.asynchronous and access.engine != "wgmma" and not pending.is_store
+        if by_mbarrier and access.retired_by in names:
             pending = pending._replace(done=True, depth=depth, ordered=pending.ordered | mask)
         result[pending] = None
     return result

@@ -96,16 +96,16 @@ class _Inference:
                 self.fragments[node.buffer.name] = node.buffer.layout
 
     def _in_order(self) -> Iterator[ParallelLoop]:
-        """The loops, largest first, but each that shares a fragment with the tensor cores, or with such a loop, before
-        those that do not: what is free follows what is fixed, and not the other way round."""
+        """The loops: first those that share a fragment with the tensor cores, or with a loop before them, then the
+        largest of the rest and what shares a fragment with it, and so on: what is free follows what is fixed, and not
+        the other way round."""
         waiting = sorted(self.loops, key=lambda entry: -entry.iterations)
         names = {id(entry): {access.buffer.name for access in entry.accesses} for entry in waiting}
         reached = set(self.fragments) - set(self.scalars)
         while waiting:
             entry = next((entry for entry in waiting if names[id(entry)] & reached), waiting[0])
             waiting.remove(entry)
-            if names[id(entry)] & reached:
-                reached |= names[id(entry)]
+            reached |= names[id(entry)]
             yield entry
 
     def _lay_out(self, entry: ParallelLoop, layout: Fragment) -> None:

@@ -205,13 +205,11 @@ class _LoopLowering(ScopedRewriter):
                     f"an access of {access.buffer.name} is not local to its thread", location=loop.location
                 )
             index: Expr = constant(found.base)
-            for axis, stride in zip(access.axes, found.axis_strides, strict=True):
+            for axis, registers in zip(access.axes, found.axes, strict=True):
                 self.axes.add(axis.var.name)
-                if stride:
-                    index = index + _axis_position(axis) * stride
-            for counter, stride in zip(counters, found.value_strides, strict=True):
-                if stride:
-                    index = index + counter * stride
+                index = index + registers(_axis_position(axis))
+            for counter, registers in zip(counters, found.values, strict=True):
+                index = index + registers(counter)
             key = (access.buffer.name, access.indices, access.is_write)
             indices[key] = simplify_expression(index, self.analyzer)
         return _Localize(indices, self._register).visit(loop.body)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, field
+from typing import Any
 
 from ptxtile.ir.access import Access
 from ptxtile.ir.buffers import Scope
@@ -75,7 +76,7 @@ class HandOvers:
             self._all = frozenset().union(*(self.at(node, key[-1]) for key, node in self._arrivals.items()))
         return name_of(access) in self._all
 
-    def _find(self, node: GpuOp, role: int | None) -> set[str]:
+    def _find(self, node: Any, role: int | None) -> set[str]:
         found: set[str] = set()
         if isinstance(node, _MBARRIER_ARRIVALS):
             for waiter, names in self.retired.get(node.barrier.storage.name, {}).items():
@@ -83,18 +84,22 @@ class HandOvers:
                     continue  # it waits for the bytes that it announces here
                 found |= names
                 if waiter != role and None not in (waiter, role):
-                    found |= {name for name in self._conflicting(role, waiter) if name.startswith(_GLOBAL)}
+                    found |= {name for name in self._shared_with_others(role) if name.startswith(_GLOBAL)}
         elif isinstance(node, ClusterArrive):
             read, written = set().union(*self.reads.values()), set().union(*self.writes.values())
             found = self.multicast | {name for name in read & written if name.startswith(_GLOBAL)}
-        elif isinstance(node, _NAMED_BARRIERS):
-            others = [other for other, ids in self.meeting.items() if node.id in ids and other != role]
-            found = set().union(*(self._conflicting(role, other) for other in others))
+        elif any(node.id in ids for other, ids in self.meeting.items() if other != role):
+            found = self._shared_with_others(role)
         return found
 
-    def _conflicting(self, role: int | None, other: int | None) -> set[str]:
-        """What both touch, one of them writing."""
-        return (self.reads[role] & self.writes[other]) | (self.writes[role] & (self.reads[other] | self.writes[other]))
+    def _shared_with_others(self, role: int | None) -> set[str]:
+        """What another role touches as well, one of the two writing: also one that those who wait here tell later."""
+        reads, writes, found = self.reads[role], self.writes[role], set()
+        for other in self.reads.keys() | self.writes.keys():
+            if other not in (role, None):
+                theirs = self.writes[other]
+                found |= (reads & theirs) | (writes & (self.reads[other] | theirs))
+        return found
 
 
 _GLOBAL = "global "

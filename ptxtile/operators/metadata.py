@@ -15,9 +15,10 @@ from ptxtile.frontend.trace import trace
 from ptxtile.ir.expressions import Var
 from ptxtile.ir.written_tensors import written_tensors
 from ptxtile.kernel import JITKernel
-from ptxtile.launch_record import Allocation, Size, SizeOperation, Symbol, evaluate_size
+from ptxtile.launch_record import Allocation, SizeOperation, Symbol, evaluate_size
 from ptxtile.records import record
 from ptxtile.runtime.dtypes import FORMATS, torch_dtype
+from ptxtile.runtime.symbols import SizeExpression
 
 if TYPE_CHECKING:
     import torch
@@ -102,9 +103,9 @@ def constants_of(kernel: JITKernel, sizes: Mapping[str, Any]) -> dict[str, int]:
             constants[name] = int(sizes[name])
         except GuardOnDataDependentSymNode as error:
             raise ArgumentError(
-                f"the size {name} of {kernel.function.function.__name__} is fixed when the kernel is compiled, and this "
-                "call's depends on the data of a tensor", expected="a size that is known, or a T.dynamic one",
-                got=str(sizes[name]), hint=f'declare it as `{name} = T.dynamic("{name}")`',
+                f"the size {name} of {kernel.function.function.__name__} is a T.const one, fixed when the kernel is "
+                "compiled, and this call's depends on the data of a tensor: declare it with T.dynamic",
+                expected="a size that is known when the call is traced", got=str(sizes[name]),
             ) from error  # fmt: skip
     return constants
 
@@ -134,10 +135,10 @@ def check_tensors(kernel: JITKernel, values: Sequence[Any], sizes: Mapping[str, 
                         got=f"shape {tuple(value.shape)}",
                     )  # fmt: skip
             else:
-                torch._check(expected == actual, lambda: f"{subject}: wrong size of a dimension")
+                torch._check(expected == actual, lambda subject=subject: f"{subject}: wrong size of a dimension")
 
 
-def symbolic_size(size: Size, sizes: Mapping[str, Any]) -> Any:
+def symbolic_size(size: SizeExpression, sizes: Mapping[str, Any]) -> Any:
     """The value of a size of which some parts may be symbols of torch's."""
     import torch
 
@@ -164,8 +165,6 @@ def made_tensors(effects: Effects, sizes: Mapping[str, Any], device: torch.devic
     import torch
 
     return tuple(
-        torch.empty(
-            [symbolic_size(size, sizes) for size in made.shape], dtype=torch_dtype(made.dtype), device=device
-        )
+        torch.empty([symbolic_size(size, sizes) for size in made.shape], dtype=torch_dtype(made.dtype), device=device)
         for made in effects.made
     )

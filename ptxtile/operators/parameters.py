@@ -111,9 +111,7 @@ class Kernels:
 
     def typical(self) -> JITKernel:
         """The kernel for the defaults of the Python arguments."""
-        values = [
-            None if p.at_runtime else next(iter(_stand_ins((p,)).values()), p.default) for p in self.parameters
-        ]
+        values = [None if p.at_runtime else _stand_ins((p,))[p.name] for p in self.parameters]
         return self.choose(values)[0]
 
 

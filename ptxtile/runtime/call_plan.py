@@ -81,25 +81,26 @@ class CallPlan:
     def __init__(self, call: CheckedCall) -> None:
         record = call.executable.record
         self.owner = call.owner
+        self.record = record
         self._executable = call.executable
-        self._device = call.device.index or 0
+        self.device = call.device.index or 0
         self.launches = tuple(
             (launch, grid) for launch, grid in zip(record.launches, call.grids, strict=True) if 0 not in grid
         )
         self.layout = _ValueLayout(record, call, self.launches)
         self._pack_into = self.layout.packing.pack_into
         self._conversions = _conversions(record, self.layout)
-        self._allocate = tuple(_allocator(shape, dtype, call.device) for shape, dtype in call.allocated)
-        self._returned = _returned(record)
+        self.allocators = tuple(_allocator(shape, dtype, call.device) for shape, dtype in call.allocated)
+        self.returned = _returned(record)
         self._frames: list[_Frame] = []
         if self.launches:
             self._prepare(call)
 
     def _prepare(self, call: CheckedCall) -> None:
         driver = self.driver = cuda.initialised()
-        self.functions = self._executable.load(self._device).functions
+        self.functions = self._executable.load(self.device).functions
         self.maps = _maps(self._executable.record, self.launches, call)
-        self._context = driver.primary_contexts[self._device]
+        self._context = driver.primary_contexts[self.device]
         self._read_context = driver.by_address(GET_CONTEXT)
         self._launch_kernel = driver.by_address(LAUNCH_KERNEL)
         self._stream = context.stream_reader()
@@ -110,7 +111,7 @@ class CallPlan:
         ``addresses`` of the tensors and ``numbers`` among ``args``, each in order. :data:`UNFIT` when a number does not
         fit; errors as :meth:`Executable.launch`.
         """
-        made = [allocate() for allocate in self._allocate]
+        made = [allocate() for allocate in self.allocators]
         values = [*addresses, *[tensor.data_ptr() for tensor in made], *numbers]
         try:
             frame = self._frames.pop()
@@ -125,7 +126,7 @@ class CallPlan:
         if frame.launches:
             self._launch(frame, values)
         self._frames.append(frame)
-        returned = self._returned
+        returned = self.returned
         if not returned:
             return None
         results = [args[position] if position >= 0 else made[~position] for position in returned]
@@ -134,9 +135,9 @@ class CallPlan:
     def _launch(self, frame: _Frame, values: Sequence[Any]) -> None:
         pushed = False
         if self._read_context(frame.context_address) or frame.context.value != self._context:
-            pushed = context.enter(self.driver, self._device)
+            pushed = context.enter(self.driver, self.device)
         try:
-            stream = self._stream(self._device)
+            stream = self._stream(self.device)
             if stream != frame.stream:
                 frame.use_stream(stream)
             for encoder, position in frame.maps:
@@ -147,13 +148,24 @@ class CallPlan:
             for config, function, parameters in frame.launches:
                 result = launch_kernel(config, function, parameters, 0)
                 if result:
-                    self._raise_refused(frame, config, result)
+                    self.raise_refused([address for address, _, _ in frame.launches].index(config), result)
         finally:
             if pushed:
                 context.leave(self.driver)
 
-    def _raise_refused(self, frame: _Frame, config: int, result: int) -> None:
-        position = [address for address, _, _ in frame.launches].index(config)
+    def template(self, numbers: Sequence[int | float]) -> bytes:
+        """A frame's values for a call with ``numbers``, addresses as 0."""
+        values: list[int | float] = [0] * len(self.layout.pointers) + list(numbers)
+        for position, convert in self._conversions:
+            values[position] = convert(values[position])
+        content = bytearray(self.layout.bytes)
+        self.layout.packing.pack_into(content, 0, *values)
+        for offset, constant in self.layout.constants:
+            content[offset : offset + len(constant)] = constant
+        return bytes(content)
+
+    def raise_refused(self, position: int, result: int) -> None:
+        """The error of launch number ``position`` of :attr:`launches`, for which the driver gave ``result``."""
         launch, grid = self.launches[position]
         raise self._executable.refused(self.driver, result, launch, launch_shape(launch, grid))
 
@@ -254,6 +266,10 @@ class _ValueLayout:
             return self._numbers.get((parameter.value.name, parameter.dtype))
         return None
 
+    def number_at(self, argument: ScalarArgument) -> int:
+        """Where a number of the call lies."""
+        return self._numbers[argument.name, argument.dtype]
+
     def offset(self, launch: int, parameter: KernelParameter) -> int:
         """Where a pointer or scalar parameter of launch number ``launch`` lies."""
         if parameter.kind == "pointer":
@@ -306,7 +322,7 @@ def _maps(
     return tuple(found)
 
 
-def _allocator(shape: torch.Size, dtype: torch.dtype, device: torch.device) -> Callable[[], torch.Tensor]:
+def _allocator(shape: torch.Size, dtype: torch.dtype, device: torch.device) -> partial[torch.Tensor]:
     """What makes a new contiguous tensor.
 
     empty_like of a stand-in (with the memory of one element) takes half the time of empty, which reads shape, dtype and

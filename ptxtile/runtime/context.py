@@ -12,6 +12,9 @@ from contextlib import contextmanager
 from ptxtile.runtime import driver as cuda
 from ptxtile.runtime.driver import Driver
 
+LEGACY_STREAM = 1
+"""CU_STREAM_LEGACY (cuda.h), the name of the legacy default stream where 0 may also mean that of the thread."""
+
 
 def enter(driver: Driver, device: int) -> bool:
     """Make the primary context of ``device`` current. True when it was pushed and :func:`leave` is due."""
@@ -50,3 +53,23 @@ def stream_reader() -> Callable[[int], int]:
 def current_stream(device: int) -> int:
     """torch's current stream on ``device`` as a CUstream handle; 0 is the legacy default stream."""
     return stream_reader()(device)
+
+
+def device_of(address: int) -> int:
+    """The number of the card whose memory ``address`` is of. DriverError for memory that no card has."""
+    driver = cuda.initialised()
+    if driver.current_context():
+        return driver.device_of_pointer(address)
+    import torch
+
+    with current(torch.cuda.current_device()):  # the driver answers no thread that has no context
+        return driver.device_of_pointer(address)
+
+
+def wait_for(device: int, producer: int) -> None:
+    """Make torch's current stream on ``device`` wait for what has been enqueued on the stream ``producer``, a CUstream
+    handle (1: the legacy default stream, 2: that of the thread)."""
+    consumer = current_stream(device)
+    if producer != (consumer or LEGACY_STREAM):
+        with current(device) as driver:
+            driver.order_streams(producer, consumer)

@@ -17,6 +17,7 @@ from ptxtile.errors import DriverError
 from ptxtile.records import record
 
 ENCODE_TILED, LAUNCH_KERNEL, GET_CONTEXT = "cuTensorMapEncodeTiled", "cuLaunchKernelEx", "cuCtxGetCurrent"
+PUSH_CONTEXT, POP_CONTEXT = "cuCtxPushCurrent", "cuCtxPopCurrent"
 _PROTOTYPES = {
     ENCODE_TILED: ctypes.CFUNCTYPE(
         ctypes.c_int,  # CUresult
@@ -41,6 +42,8 @@ _PROTOTYPES = {
         ctypes.c_void_p,  # void* extra[]
     ),
     GET_CONTEXT: ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p),  # CUresult (CUcontext*)
+    PUSH_CONTEXT: ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p),  # CUresult (CUcontext)
+    POP_CONTEXT: ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p),  # CUresult (CUcontext*)
 }
 """The functions of every launch, called by address, which takes a fifth of the time of a call through the bindings.
 Besides, the bindings' CUtensorMap objects lie on 16-byte boundaries, and the driver wants 64."""
@@ -137,6 +140,26 @@ class Driver:
 
     def pop_context(self) -> None:
         self.check("cuCtxPopCurrent", self.bindings.cuCtxPopCurrent())
+
+    # -- memory and streams
+
+    def device_of_pointer(self, address: int) -> int:
+        """The number of the card that an address belongs to."""
+        attribute = self.bindings.CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
+        call = f"cuPointerGetAttribute(DEVICE_ORDINAL, {address:#x})"
+        return int(self.check(call, self.bindings.cuPointerGetAttribute(attribute, address)))
+
+    def order_streams(self, producer: int, consumer: int) -> None:
+        """Make what is enqueued on ``consumer`` from now on wait for what has been enqueued on ``producer``; the
+        current context is that of ``consumer``."""
+        bindings = self.bindings
+        flags = int(bindings.CUevent_flags.CU_EVENT_DISABLE_TIMING)
+        event = self.check("cuEventCreate", bindings.cuEventCreate(flags))
+        try:
+            self.check("cuEventRecord", bindings.cuEventRecord(event, producer))
+            self.check("cuStreamWaitEvent", bindings.cuStreamWaitEvent(consumer, event, 0))
+        finally:
+            self.check("cuEventDestroy", bindings.cuEventDestroy(event))  # the wait keeps what it needs
 
     # -- modules
 

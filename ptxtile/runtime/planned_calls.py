@@ -114,12 +114,12 @@ class PlannedCalls:
             if self._count >= PLANS_KEPT:
                 self.clear()
             family = self._families.get(key)
-            sizing = self._sizing.get(executable)
-            if sizing is None:
-                sizing = self._sizing[executable] = _sizing(executable.record)
-            if family is None or not sizing.issubset(family.sizing):
+            needed = self._sizing.get(executable)
+            if needed is None:
+                needed = self._sizing[executable] = sizing(executable.record)
+            if family is None or not needed.issubset(family.sizing):
                 extents = [extent(value) for value in args if isinstance(value, torch.Tensor)]
-                family = _Family(extents, sizing if family is None else sizing.union(family.sizing))
+                family = _Family(extents, needed if family is None else needed.union(family.sizing))
                 self._families[key] = family
             family.plans[family.choice(addresses, numbers)] = call
             self._count += 1
@@ -192,7 +192,7 @@ def _plannable(record: LaunchRecord, args: Sequence[Any], binding: Binding) -> b
     return all(binding.tensors[tensor_map.tensor].numel() for tensor_map in record.tensor_maps) or binding.is_empty
 
 
-def _sizing(record: LaunchRecord) -> frozenset[int]:
+def sizing(record: LaunchRecord) -> frozenset[int]:
     """Positions among the numbers of a call of the integers that a size of the record depends on."""
     sizes: list[int | Symbol | SizeOperation] = [d.size for d in record.divisibilities]
     for argument in record.arguments:

@@ -125,6 +125,21 @@ def check(tiled: TiledMap, subject: str) -> None:
     require(known, "unknown L2 promotion", f"one of {tuple(L2_PROMOTIONS)} bytes", tiled.l2_promotion)
 
 
+class MapArrays:
+    """The arrays that cuTensorMapEncodeTiled reads, in memory of their own, and their addresses."""
+
+    __slots__ = ("_memory", "box_at", "element_strides_at", "sizes_at", "strides_at")
+
+    def __init__(self, tiled: TiledMap) -> None:
+        rank = len(tiled.dimensions)
+        wide = struct.pack(f"{2 * rank - 1}Q", *tiled.dimensions, *tiled.strides)
+        narrow = struct.pack(f"{2 * rank}I", *tiled.box, *(1,) * rank)
+        sizes, boxes = ctypes.create_string_buffer(wide, len(wide)), ctypes.create_string_buffer(narrow, len(narrow))
+        self._memory = (sizes, boxes)
+        self.sizes_at, self.box_at = ctypes.addressof(sizes), ctypes.addressof(boxes)
+        self.strides_at, self.element_strides_at = self.sizes_at + 8 * rank, self.box_at + 4 * rank
+
+
 class MapEncoder:
     """Encodes the tensor map ``tiled`` again and again, for tensors at other addresses, into 128 bytes at ``target``.
 
@@ -134,20 +149,16 @@ class MapEncoder:
     __slots__ = ("_arguments", "_driver", "_encode", "_global", "_keep", "_offset", "_subject", "_tiled", "address")
 
     def __init__(self, driver: Driver, tiled: TiledMap, subject: str, target: int, offset: int = 0) -> None:
-        rank = len(tiled.dimensions)
-        wide = struct.pack(f"{2 * rank - 1}Q", *tiled.dimensions, *tiled.strides)
-        narrow = struct.pack(f"{2 * rank}I", *tiled.box, *(1,) * rank)
-        sizes, boxes = ctypes.create_string_buffer(wide, len(wide)), ctypes.create_string_buffer(narrow, len(narrow))
-        at_sizes, at_boxes = ctypes.addressof(sizes), ctypes.addressof(boxes)
+        rank, given = len(tiled.dimensions), MapArrays(tiled)
         number, pointer = ctypes.c_int, ctypes.c_void_p
         self._global = pointer(0)
         # Ready-made C values, which ctypes takes as they are: it would convert twelve Python integers at each call.
         self._arguments = (
-            pointer(target), number(tiled.data_type), ctypes.c_uint32(rank), self._global, pointer(at_sizes),
-            pointer(at_sizes + 8 * rank), pointer(at_boxes), pointer(at_boxes + 4 * rank), number(_INTERLEAVE_NONE),
+            pointer(target), number(tiled.data_type), ctypes.c_uint32(rank), self._global, pointer(given.sizes_at),
+            pointer(given.strides_at), pointer(given.box_at), pointer(given.element_strides_at), number(_INTERLEAVE_NONE),
             number(SWIZZLES[tiled.swizzle]), number(L2_PROMOTIONS[tiled.l2_promotion]), number(_FILL_WITH_ZEROS),
         )  # fmt: skip
-        self._keep = (sizes, boxes)
+        self._keep = given
         self._encode = driver.by_address(ENCODE_TILED)
         self._driver, self._tiled, self._subject, self._offset = driver, tiled, subject, offset
         self.address = 0

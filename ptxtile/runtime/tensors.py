@@ -3,8 +3,7 @@ refused.
 
 Autograd: a kernel reads and writes memory and records nothing, so tensors that require grad are accepted like any
 other and results never carry a graph. A kernel that writes to a leaf which requires grad, or to a tensor saved for a
-backward pass, is not noticed by autograd: wrap the kernel in a ``torch.autograd.Function`` or
-``torch.library.custom_op`` for that.
+backward pass, is not noticed by autograd: :func:`ptxtile.torch_op` makes an operator of the kernel, which is.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ptxtile.errors import ArgumentError
+from ptxtile.runtime.foreign_arrays import share
 from ptxtile.runtime.scalars import shortened
 
 if TYPE_CHECKING:
@@ -21,41 +21,26 @@ if TYPE_CHECKING:
 def as_tensor(value: Any, subject: str) -> torch.Tensor:
     """``value`` as a torch tensor on the same memory. ArgumentError when it is no tensor, or cannot be shared.
 
-    NumPy arrays, ``__dlpack__`` objects (ordered with torch's current stream by that protocol) and
-    ``__cuda_array_interface__`` objects are shared, never copied.
+    Arrays of others are shared, never copied (:mod:`ptxtile.runtime.foreign_arrays`). A read-only one is refused: what
+    the kernel writes is not known here.
     """
     import torch
 
     if isinstance(value, torch.Tensor):
         return value
-    try:
-        converted = _share(value)
-    except (TypeError, ValueError, RuntimeError, BufferError) as error:
-        raise ArgumentError(
-            f"{subject}: this {_type_name(value)} cannot be shared with torch", got=str(error).strip().split("\n")[0]
-        ) from error
-    if converted is None:
+    shared = share(value, subject)
+    if shared is None:
         raise ArgumentError(
             f"{subject}: not a tensor",
             expected="a torch tensor, a NumPy array, or an object with __dlpack__ or __cuda_array_interface__",
             got=f"{_type_name(value)}" if value is None else f"{_type_name(value)} {shortened(value)}",
         )
-    return converted
-
-
-def _share(value: Any) -> torch.Tensor | None:
-    import numpy
-    import torch
-
-    if isinstance(value, numpy.ndarray):
-        if value.flags.writeable:
-            return torch.from_numpy(value)
-        raise BufferError("the array is read-only, and torch cannot share read-only memory: pass a copy")
-    if hasattr(value, "__dlpack__"):
-        return torch.from_dlpack(value)
-    if hasattr(value, "__cuda_array_interface__"):
-        return torch.as_tensor(value, device="cuda")
-    return None
+    if shared.read_only:
+        raise ArgumentError(
+            f"{subject}: this {_type_name(value)} cannot be shared with torch, because it is read-only",
+            hint="pass a copy",
+        )
+    return shared.tensor
 
 
 def refuse_unreadable(tensor: torch.Tensor, subject: str) -> None:
@@ -67,7 +52,7 @@ def refuse_unreadable(tensor: torch.Tensor, subject: str) -> None:
     dispatch = getattr(type(tensor), "__torch_dispatch__", None)  # torch's own tensors have it disabled
     if dispatch is not torch._C._disabled_torch_dispatch_impl:
         reason = f"a {_type_name(tensor)} has no memory of its own"
-        hint = "inside torch.compile or torch.export, wrap the kernel in torch.library.custom_op"
+        hint = "inside torch.compile or torch.export, call the operator that ptxtile.torch_op makes of the kernel"
     elif is_functorch_wrapped_tensor(tensor):
         reason, hint = (
             "a tensor under torch.func (vmap, grad) cannot be read",

@@ -48,7 +48,7 @@ def _byte_offsets(buffer: Buffer, index: Value) -> np.ndarray:
     return elements * (bits // 8) if bits % 8 == 0 else elements * bits // 8
 
 
-def _units_of(value: Value, dtype: DType) -> np.ndarray:
+def units_of(value: Value, dtype: DType) -> np.ndarray:
     """A value as an array of memory units, without the axis of the lanes."""
     stored = to_memory(value, dtype)
     if dtype.lanes == 1:
@@ -56,8 +56,8 @@ def _units_of(value: Value, dtype: DType) -> np.ndarray:
     return np.ascontiguousarray(stored).view(unit_dtype(dtype.itemsize))[..., 0]
 
 
-def _value_of(units: np.ndarray, dtype: DType) -> np.ndarray:
-    """The inverse of :func:`_units_of`."""
+def value_of(units: np.ndarray, dtype: DType) -> np.ndarray:
+    """The inverse of :func:`units_of`."""
     if dtype.lanes == 1:
         return from_memory(units.view(memory_dtype(dtype)), dtype)
     return from_memory(units[..., None].view(memory_dtype(dtype)), dtype)
@@ -101,6 +101,7 @@ class GlobalTensor:
         self.data: np.ndarray = whole.numpy()
         self.address = storage.data_ptr()
         self.base = tensor.data_ptr() - self.address if self.data.size else 0
+        self.shape, self.strides, self.itemsize = tuple(tensor.shape), tuple(tensor.stride()), tensor.element_size()
         self._words: dict[int, tuple[int, np.ndarray]] = {}
         self.observer: Observer | None = None
 
@@ -135,11 +136,11 @@ class GlobalTensor:
             gathered = spread
         elif mask is not None:  # one place, or one active lane: the value may stand for every lane
             gathered = gathered.reshape(())
-        return _value_of(gathered, dtype)
+        return value_of(gathered, dtype)
 
     def store(self, buffer: Buffer, index: Value, value: Value, dtype: DType, mask: Mask) -> None:
         width = dtype.itemsize
-        units = _units_of(value, dtype)
+        units = units_of(value, dtype)
         shape = np.broadcast_shapes(units.shape, np.shape(index), () if mask is None else mask.shape)
         positions = self.positions(buffer, np.broadcast_to(np.asarray(index), shape), width, mask, "written")
         self.units(width)[1][positions] = active(mask, np.broadcast_to(units, shape))
@@ -155,6 +156,14 @@ class SharedMemory:
         self.row = max(1024, -(-size // 1024) * 1024)
         self.data = np.full((ctas, self.row), SHARED_POISON, dtype=np.uint8)
         self.observer: Observer | None = None
+        self._units: dict[int, np.ndarray] = {}
+
+    def units(self, width: int) -> np.ndarray:
+        """All rows as one flat array of units of ``width`` bytes."""
+        found = self._units.get(width)
+        if found is None:
+            found = self._units[width] = self.data.reshape(-1).view(unit_dtype(width))
+        return found
 
     def bounds(self, buffer: Buffer) -> tuple[int, int]:
         """First byte and end of the buffer's storage."""
@@ -187,13 +196,13 @@ class SharedMemory:
         positions = self.offsets(buffer, index, width, mask, "read") // width
         units = self.data.view(unit_dtype(width))
         if positions.ndim < 2 or positions.shape[0] == 1:  # the same offsets in every CTA
-            return _value_of(units.take(positions.reshape(-1), axis=1), dtype)
-        return _value_of(units.reshape(-1).take(self._flat(positions, width)), dtype)
+            return value_of(units.take(positions.reshape(-1), axis=1), dtype)
+        return value_of(units.reshape(-1).take(self._flat(positions, width)), dtype)
 
     def store(self, buffer: Buffer, index: Value, value: Value, dtype: DType, mask: Mask) -> None:
         width = dtype.itemsize
         offsets = self.offsets(buffer, index, width, mask, "written")
-        stored = _units_of(value, dtype)
+        stored = units_of(value, dtype)
         units = self.data.view(unit_dtype(width))
         if mask is None and (offsets.ndim < 2 or offsets.shape[0] == 1) and stored.shape[-1:] != (1,):
             lanes = stored.shape[-1] if stored.ndim and offsets.size == 1 else offsets.size

@@ -105,6 +105,62 @@ def stored_by_another_role(generator):
     return Call(kernel, (a, torch.zeros_like(a)), changes={1: a - torch.arange(5.0)[:, None, None]})
 
 
+@cases(CASES, card=True)
+def stored_between_named_barriers(generator):
+    """The same with named barriers: the storing role's tile has been read when it arrives."""
+
+    @ptxtile.jit
+    def kernel(A, B):
+        A: T.Tensor((5, 32, 64), T.float32)
+        B: T.Tensor((5, 32, 64), T.float32)
+        with T.Kernel(1, threads=256):
+            S = T.alloc_shared((32, 64), T.float32)
+            with T.ws(0):
+                for k in range(5):
+                    for i, j in T.Parallel(32, 64):
+                        S[i, j] = A[k, i, j] - k
+                    T.named_barrier_arrive(3, 256)
+                    T.sync_threads(4, 256)
+            with T.ws(1):
+                for k in range(5):
+                    T.sync_threads(3, 256)
+                    T.copy(S, B[k, 0, 0])
+                    T.named_barrier_arrive(4, 256)
+
+    a = integers(generator, (5, 32, 64))
+    return Call(kernel, (a, torch.zeros_like(a)), changes={1: a - torch.arange(5.0)[:, None, None]})
+
+
+@cases(CASES, card=True)
+def handed_over_in_global_memory(generator):
+    """One role stores a tile to global memory by TMA, the other one reads it from there; one thread arrives for all."""
+
+    @ptxtile.jit
+    def kernel(A, B, C):
+        A: T.Tensor((5, 32, 64), T.float32)
+        B: T.Tensor((5, 32, 64), T.float32)
+        C: T.Tensor((5, 32, 64), T.float32)
+        with T.Kernel(1, threads=256):
+            full = T.alloc_barrier([1] * 5)
+            with T.ws(0):
+                S = T.alloc_shared((32, 64), T.float32)
+                for k in range(5):
+                    for i, j in T.Parallel(32, 64):
+                        S[i, j] = A[k, i, j] - k
+                    T.copy(S, B[k, 0, 0])
+                    if T.get_thread_binding() == 96:
+                        T.barrier_arrive(full[k])
+            with T.ws(1):
+                for k in range(5):
+                    T.barrier_wait(full[k], 0)
+                    for i, j in T.Parallel(32, 64):
+                        C[k, i, j] = B[k, 31 - i, j]
+
+    a = integers(generator, (5, 32, 64))
+    stored = a - torch.arange(5.0)[:, None, None]
+    return Call(kernel, (a, torch.zeros_like(a), torch.zeros_like(a)), changes={1: stored, 2: stored.flip(1)})
+
+
 @ptxtile.jit
 def multiply(A, B, C, stages=2):
     """A gemm by hand whose loading role uses T.copy, in a persistent loop."""

@@ -113,6 +113,7 @@ def outline(p: Program | Statement) -> str:
 _LETTERS = {
     "Store": "S", "BarSync": "B", "TmaLoad": "TL", "TmaStore": "TS", "MbarrierWait": "W", "MbarrierInit": "I",
     "FenceMbarrierInit": "FI", "MbarrierArrive": "A", "MbarrierArriveExpectTx": "E", "BulkCommitGroup": "C",
+    "BarArrive": "N", "ClusterArrive": "CA", "ClusterWait": "CW",
 }  # fmt: skip
 
 

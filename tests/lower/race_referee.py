@@ -20,6 +20,7 @@ from typing import Any
 from ptxtile.ir import gpu_ops as g
 from ptxtile.ir.buffers import Buffer, Scope
 from ptxtile.ir.expressions import Binary, Cast, Compare, Const, Expr, Load, LogicalAnd, LogicalOr, Select, Unary, Var
+from ptxtile.ir.manual_ops import BarArrive
 from ptxtile.ir.program import Program
 from ptxtile.ir.rewrite import children
 from ptxtile.ir.statements import Allocate, Break, Continue, For, If, Let, Seq, Specialized, Statement, Store, While
@@ -100,6 +101,8 @@ class Referee:
         """By space: each fence's thread, its time, and what the thread knew."""
         self.carried: dict[tuple[str, int], dict[int, int]] = {}
         """What the fences that an agent of the async proxy knows of have carried over, by space and agent."""
+        self.arrivals: dict[int, list[dict[int, int]]] = defaultdict(list)
+        """By named barrier: what those knew who arrived and went on."""
         self.races: list[str] = []
         self.missed: list[str] = []
 
@@ -130,9 +133,13 @@ class Referee:
     def may_go_on(self, event: tuple, threads: list[int]) -> bool:
         """Whether the threads that wait for ``event`` go on; if so, their clocks have learned what it tells them."""
         if event[0] == "barrier":
-            if len(threads) < (self.kernel.threads if event[1] == 0 else event[2]):
+            gone_on = self.arrivals[event[1]]
+            if len(threads) + len(gone_on) < (self.kernel.threads if event[1] == 0 else event[2]):
                 return False
             self.join(threads)
+            for clock in self.arrivals.pop(event[1]):
+                for thread in threads:
+                    self.learn(thread, clock)
             return True
         _, name, index, parity = event
         barrier = self.mbarriers[name, index]
@@ -251,6 +258,8 @@ class Referee:
                 self.mbarriers[barrier.name, place].arrive(agent.clock)
             case g.MbarrierArrive(barrier, index):
                 self.mbarriers[barrier.name, self.value(index, thread, env, where)].arrive(agent.clock)
+            case BarArrive(identifier, _):
+                self.arrivals[identifier].append(dict(agent.clock))
             case g.BulkCommitGroup():
                 self.stores[thread].append([])
             case g.BulkWaitGroup(pending, only_reads, _):

@@ -82,9 +82,9 @@ def check_register_map(access, loop, layout, fragment, index_of) -> None:
     for thread, point, value, names, held in simulate(access, loop, layout, fragment):
         element = int(np.ravel_multi_index(index_of(names), shape))
         counters = np.unravel_index(value, modes)
-        register = found.base + sum(s * c for s, c in zip(found.value_strides, counters, strict=True))
-        for axis, stride, p in zip(access.axes, found.axis_strides, point, strict=True):
-            register += stride * ((p - axis.start) // axis.step)
+        register = found.base + sum(registers(int(c)) for registers, c in zip(found.values, counters, strict=True))
+        for axis, registers, p in zip(access.axes, found.axes, point, strict=True):
+            register += registers((p - axis.start) // axis.step)
         assert held[thread][int(register)] == element
 
 
@@ -111,6 +111,17 @@ def test_a_broadcast_fragment_is_projected_and_local(shape, threads, vector):
     if register_map(access, loop, layout, fragment) is None:
         return  # rounds that straddle rows irregularly, too
     check_register_map(access, loop, layout, fragment, lambda n: (n["i"],))
+
+
+@pytest.mark.parametrize("divisor", [2, 4, 8])
+@pytest.mark.parametrize("vector", [1, 2, 4, 8])
+def test_packed_elements_are_projected_and_local(divisor: int, vector: int) -> None:
+    """packed[i, j // 2], as 4-bit weights are unpacked: whatever part of a byte a thread takes, it holds the byte."""
+    loop, layout = loop_over(32, 128), linear_fragment((32, 128), 64, vector)
+    access = FragmentAccess(tile(32, 128 // divisor), (I, J // divisor), is_write=False)
+    fragment = project(access, loop, layout)
+    assert fragment is not None
+    check_register_map(access, loop, layout, fragment, lambda n: (n["i"], n["j"] // divisor))
 
 
 @pytest.mark.parametrize("shape", [(64, 64), (128, 32), (32, 128), (4, 64), (8, 1024)])

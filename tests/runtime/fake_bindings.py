@@ -48,6 +48,7 @@ class FakeBindings:
         self.driver_version = version
         self.info, self.errors = info, errors
         self.parameter_sizes = sizes
+        self.device_of_pointers = 0
         self.launched: list[dict[str, Any]] = []
         self.encoded: list[dict[str, Any]] = []
         self.handles: dict[int, FakeFunction] = {}
@@ -108,6 +109,26 @@ class FakeBindings:
     def cuCtxPopCurrent(self) -> tuple[Any, ...]:
         self.calls.append(("pop",))
         return self._returns("cuCtxPopCurrent", self.stack.pop())
+
+    def cuPointerGetAttribute(self, attribute: Any, address: int) -> tuple[Any, ...]:
+        assert attribute.name == "CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL"
+        return self._returns("cuPointerGetAttribute", self.device_of_pointers)
+
+    def cuEventCreate(self, flags: int) -> tuple[Any, ...]:
+        assert flags == real.CUevent_flags.CU_EVENT_DISABLE_TIMING
+        return self._returns("cuEventCreate", "event")
+
+    def cuEventRecord(self, event: str, stream: int) -> tuple[Any, ...]:
+        self.calls.append(("record", stream))
+        return self._returns("cuEventRecord")
+
+    def cuStreamWaitEvent(self, stream: int, event: str, flags: int) -> tuple[Any, ...]:
+        assert flags == 0
+        self.calls.append(("wait", stream, self.stack[-1] if self.stack else 0))
+        return self._returns("cuStreamWaitEvent")
+
+    def cuEventDestroy(self, event: str) -> tuple[Any, ...]:
+        return self._returns("cuEventDestroy")
 
     def cuModuleLoadDataEx(self, image: bytes, count: int, options: list[Any], values: list[Any]) -> tuple[Any, ...]:
         given = {option.name.removeprefix("CU_JIT_"): value for option, value in zip(options, values, strict=True)}

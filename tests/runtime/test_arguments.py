@@ -128,7 +128,7 @@ def value_of(kind: str):
         ("conjugate", ["conjugate view", "resolve_conj()"]),
         ("negative", ["negative view", "resolve_neg()"]),
         ("quantised", ["quantised", "int_repr()"]),
-        ("fake", ["FakeTensor has no memory", "custom_op"]),
+        ("fake", ["FakeTensor has no memory", "torch_op"]),
         ("meta", ["wrong device", "a cpu tensor", "meta", "no data"]),
         ("float64", ["wrong dtype", "expected: float32", "got:      float64"]),
         ("rank 1", ["wrong number of dimensions", "2, shape (M, N)", "1, shape (4,)"]),

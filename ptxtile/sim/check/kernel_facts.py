@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from ptxtile.ir.async_copy_ops import CpAsync
 from ptxtile.ir.buffers import Buffer, Scope
-from ptxtile.ir.expressions import Binary, Cast, Compare, Const, Expr, Load, Unary, Var
+from ptxtile.ir.expressions import Expr, Load, Var
 from ptxtile.ir.gpu_ops import MbarrierWait, SetMaxRegisters, TmaLoad, TmaStore
 from ptxtile.ir.program import Kernel
 from ptxtile.ir.rewrite import children, walk
@@ -23,6 +23,8 @@ from ptxtile.ir.tensor_core_ops import (
     WgmmaWaitGroup,
 )
 from ptxtile.sim.check.clocks import WARP, WARPGROUP, Engine
+from ptxtile.sim.check.tables import Tables
+from ptxtile.sim.dtypes import Value
 from ptxtile.sim.rules.mbarriers import MBARRIER_BYTES
 
 _BY_WARPGROUPS = (Wgmma, WgmmaCommitGroup, WgmmaFence, WgmmaWaitGroup, SetMaxRegisters)
@@ -38,8 +40,7 @@ _ENGINES: dict[type, tuple[Engine, ...]] = {
 class KernelFacts:
     """``unit``: threads that run together, a warp, or a warpgroup where instructions need whole ones. ``mbarriers``:
     how many a CTA has. ``buffers``: the buffer that each storage on the chip was allocated as. ``rings``: storages
-    whose first index is a stage. ``constant``: by id, expressions that have one value in each unit.
-    ``products_matter``: whether control flow or an address may depend on what tensor cores compute."""
+    whose first index is a stage. ``tables``: what its integer expressions are worth. ``products_matter``: whether control flow or an address may depend on what tensor cores compute."""
 
     unit: int
     engines: frozenset[Engine]
@@ -48,12 +49,12 @@ class KernelFacts:
     barriers: frozenset[str]
     mbarriers: int
     rings: frozenset[str]
-    constant: dict[int, Expr]
+    tables: Tables
     products_matter: bool
 
 
-def facts_of(kernel: Kernel, parameters: frozenset[str]) -> KernelFacts:
-    """``parameters``: the names of the launch's scalars."""
+def facts_of(kernel: Kernel, parameters: Mapping[str, Value]) -> KernelFacts:
+    """``parameters``: the launch's scalars."""
     nodes = list(walk(kernel.body))
     buffers: dict[str, Buffer] = {}
     for node in nodes:
@@ -68,7 +69,7 @@ def facts_of(kernel: Kernel, parameters: frozenset[str]) -> KernelFacts:
         barriers=frozenset(barriers),
         mbarriers=sum(storage.size or 0 for storage in barriers.values()) // MBARRIER_BYTES,
         rings=frozenset(_rings(nodes, buffers)),
-        constant=_constant_expressions(kernel, parameters),
+        tables=Tables(kernel, parameters),
         products_matter=_products_matter(nodes),
     )
 
@@ -82,42 +83,6 @@ def _rings(nodes: list[Any], buffers: dict[str, Buffer]) -> Iterator[str]:
                 if buffer is not None and buffer.rank > 1 and node.barrier.storage.size == 8 * buffer.static_shape[0]:
                     if buffer.static_shape[0] > 1:
                         yield retired.storage.name
-
-
-# Constant expressions -------------------------------------------------------------------------------------------------
-
-_PURE = (Binary, Cast, Compare, Const, Unary, Var)
-"""Arithmetic on integers is total in the simulator, so that it may be done for threads that are not active."""
-
-
-def _constant_expressions(kernel: Kernel, parameters: frozenset[str]) -> dict[int, Expr]:
-    """The outermost expressions over the thread, the block and the parameters; scalars that are bound to such are
-    constant themselves."""
-    names = {kernel.thread.name, *(var.name for var in kernel.block_vars), *parameters}
-    found: dict[int, Expr] = {}
-    _collect(kernel.body, names, found)
-    return found
-
-
-def _collect(node: Any, names: set[str], found: dict[int, Expr]) -> None:
-    if isinstance(node, Expr):
-        if _is_constant(node, names):
-            if not isinstance(node, Var):
-                found[id(node)] = node
-            return
-    for child in children(node):
-        _collect(child, names, found)
-    if isinstance(node, Let) and _is_constant(node.value, names):
-        names.add(node.var.name)
-
-
-def _is_constant(node: Expr, names: set[str]) -> bool:
-    if isinstance(node, Var):
-        return node.name in names
-    if isinstance(node, Const):
-        return True
-    fits = isinstance(node, _PURE) and node.dtype.lanes == 1 and not node.dtype.is_float
-    return fits and all(_is_constant(child, names) for child in children(node))
 
 
 # Products of tensor cores ---------------------------------------------------------------------------------------------

@@ -12,13 +12,14 @@ import numpy as np
 
 from ptxtile.errors import DeadlockError, SimulationError
 from ptxtile.ir.atomic_ops import ATOMIC_OPS
-from ptxtile.ir.buffers import Buffer, Scope
+from ptxtile.ir.buffers import Buffer
 from ptxtile.ir.expressions import Expr
 from ptxtile.ir.gpu_ops import GpuOp
 from ptxtile.ir.manual_ops import InlinePtx
 from ptxtile.ir.statements import Specialized, Statement
 from ptxtile.ir.tile_ops import Print
 from ptxtile.ir.types import DType
+from ptxtile.sim.check import accesses
 from ptxtile.sim.check.clocks import WARP, Clocks
 from ptxtile.sim.check.definedness import Undefined, Variables
 from ptxtile.sim.check.effects import CheckedEffects
@@ -28,19 +29,20 @@ from ptxtile.sim.check.grids import GridMeetings
 from ptxtile.sim.check.hooks import HOOKS, Hook, rule_of
 from ptxtile.sim.check.kernel_facts import KernelFacts
 from ptxtile.sim.check.mbarriers import CheckedMbarrier
-from ptxtile.sim.check.naming import thread_in_words
-from ptxtile.sim.check.shadow import Kind
-from ptxtile.sim.check.watch import Same, Watch
+from ptxtile.sim.check.naming import thread_in_words, warps_in_words
+from ptxtile.sim.check.watch import Watch
 from ptxtile.sim.control_flow import AnyOf, Coroutine, Executor, Turn, Wait
-from ptxtile.sim.dtypes import Value, to_memory
+from ptxtile.sim.dtypes import Value
 from ptxtile.sim.machine import CtaGroup, KernelContext, Threads
 from ptxtile.sim.masks import Mask
-from ptxtile.sim.memory import GlobalTensor
 from ptxtile.sim.private import PRIVATE_SCOPES
 from ptxtile.sim.rules.mbarriers import Mbarrier
 
 PAUSE = 0.2
 """How likely a warp lets others go first after an operation that orders something."""
+
+MOST_KNOWN = 1 << 17
+"""Values of expressions that a unit keeps."""
 
 MOST_TURNS = 10_000
 """Turns without anything but spinning, after which a program is taken to spin for ever."""
@@ -94,6 +96,8 @@ class CheckedGroup(CtaGroup):
         self._numbered: list[CheckedMbarrier] = []
         self.waiting: list[tuple[CheckedThreads, Wait]] = []
         """Who waits for what, when nobody can go on."""
+        self.culprit = ""
+        """Who did what ended the run."""
 
     # mbarriers ----------------------------------------------------------------------------------------------------
 
@@ -144,7 +148,8 @@ class CheckedGroup(CtaGroup):
         kernel = self.context.kernel
         threads = CheckedThreads(self, cta, first, lanes)
         threads.variables.update(self.context.variables)
-        threads.variables.update(self.block_variables())
+        index = self.block_index(cta or 0)
+        threads.variables.update((var.name, place) for var, place in zip(kernel.block_vars, index, strict=True))
         threads.variables[kernel.thread.name] = np.arange(first, first + lanes, dtype=np.int32)[None, :]
         return threads, threads.execute(kernel.body, threads.everyone)
 
@@ -164,6 +169,9 @@ class CheckedGroup(CtaGroup):
             before = threads.steps
             try:
                 waits[chosen] = next(coroutine)
+            except SimulationError:
+                self.culprit = self.culprit or warps_in_words(self.watch, threads.numbers(threads.everyone))
+                raise
             except StopIteration:
                 self.watch.outstanding.leave(threads.cta or 0, threads.numbers(threads.everyone))
                 del children[chosen]
@@ -196,7 +204,8 @@ class CheckedThreads(Threads):
         self.all_lanes[cta or 0] = True
         self.variables = Variables(self)
         self._undefined: Undefined | None = None
-        self._constant_values: dict[int, Value] = {}
+        self._pure = group.facts.tables.pure
+        self._known, self.places = group.facts.tables.part(self.key, first)
         self.steps = 0
         self._numbers = self.key + np.arange(lanes)
         self._warps = self._by_warp(self._numbers)
@@ -268,11 +277,22 @@ class CheckedThreads(Threads):
     # Execution ----------------------------------------------------------------------------------------------------
 
     def evaluate(self, node: Expr, mask: Mask = None) -> Value:
-        value = self._constant_values.get(id(node))
-        if value is None:
-            if id(node) not in self.group.facts.constant:
+        pure = self._pure.get(id(node))
+        if pure is None:
+            return super().evaluate(node, mask)
+        key: tuple[Any, ...] = (id(node),)
+        for name in pure.sources:
+            value = self.variables[name]
+            if type(value) is not int:  # threads that are in different iterations, or blocks that run together
                 return super().evaluate(node, mask)
-            value = self._constant_values[id(node)] = super().evaluate(node, None)
+            key += (value,)
+        value = self._known.get(key)
+        if value is None:
+            lanes = slice(self.first_thread, self.first_thread + self.lanes)
+            value = self.group.facts.tables.value_of_some(key, pure, lanes)
+            if len(self._known) > MOST_KNOWN:
+                self._known.clear()
+            self._known[key] = value
         return value
 
     def execute_operation(self, statement: Statement, mask: Mask) -> Coroutine:
@@ -326,11 +346,7 @@ class CheckedThreads(Threads):
         if buffer.scope in PRIVATE_SCOPES:
             self.group.watch.registers.read(self, buffer, index, dtype, mask)
             return super().load(buffer, index, dtype, mask)
-        value = super().load(buffer, index, dtype, mask)
-        access = self._access(buffer, index, dtype, mask)
-        if access is not None:
-            self._judge(Kind.READ, access)
-        return value
+        return accesses.load(self, buffer, index, dtype, mask)
 
     def store(self, buffer: Buffer, index: Value, value: Value, dtype: DType, mask: Mask) -> None:
         if buffer.scope in PRIVATE_SCOPES:
@@ -339,76 +355,4 @@ class CheckedThreads(Threads):
             return
         self.steps += 1
         self.report_undefined(f"stores to {buffer.name}", mask)
-        access = self._access(buffer, index, dtype, mask)
-        if access is None:
-            super().store(buffer, index, value, dtype, mask)
-            return
-        given = self._bytes_given(value, dtype, access.lanes)
-        before = access.holds(given)
-        super().store(buffer, index, value, dtype, mask)
-        self._judge(Kind.WRITE, access, same=(before, access.holds(given)))
-
-    def _access(self, buffer: Buffer, index: Value, dtype: DType, mask: Mask) -> _Access | None:
-        """None for what is not judged."""
-        if self.statement is None or buffer.scope not in (Scope.SHARED, Scope.GLOBAL):
-            return None
-        tensor = None
-        if buffer.scope is Scope.GLOBAL:
-            tensor = self.group.tensor(buffer.storage.name)
-            if self.group.watch.global_shadows.shadow_of(tensor) is None:
-                return None
-        numbers = self.numbers(mask)
-        ctas, lanes = np.divmod(numbers, self.clocks.stride)
-        lanes = lanes - self.first_thread
-        elements = np.broadcast_to(np.asarray(index), (self.group.ctas, self.lanes))[ctas, lanes].astype(np.int64)
-        offsets = elements * (buffer.dtype.bits * buffer.dtype.lanes) // 8
-        if tensor is None:
-            offsets += self.group.shared.bounds(buffer)[0]
-            memory = self.group.shared.data, ctas
-        else:
-            offsets += tensor.base
-            memory = tensor.data[None], ctas * 0
-        return _Access(buffer, tensor, numbers, (ctas, lanes), offsets, dtype.itemsize, memory)
-
-    def _judge(self, kind: Kind, access: _Access, same: Same | None = None) -> None:
-        assert self.statement is not None
-        watch, buffer = self.group.watch, access.buffer
-        actors = watch.generic(access.numbers, buffer.scope)
-        reads = kind is Kind.READ
-        if access.tensor is not None:
-            watch.global_access(
-                kind, self.statement, access.tensor, access.offsets, access.width, actors, reads=reads, same=same
-            )
-            return
-        watch.shared_access(
-            kind, self.statement, buffer.storage.name, access.lanes[0], access.offsets, access.width, actors,
-            reads=reads, same=same,
-        )  # fmt: skip
-
-    def _bytes_given(self, value: Value, dtype: DType, lanes: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
-        """[active lane, byte]: what a store is given."""
-        stored = np.ascontiguousarray(to_memory(value, dtype))
-        stored = stored if dtype.lanes > 1 else stored[..., None]
-        whole = np.broadcast_to(stored, (self.group.ctas, self.lanes, stored.shape[-1]))[lanes]
-        return np.ascontiguousarray(whole).view(np.uint8).reshape(len(whole), -1)
-
-
-@dataclass(slots=True)
-class _Access:
-    """An access of the active lanes. ``lanes``: their CTAs and lanes; ``memory``: bytes [row, byte], and the row of
-    each."""
-
-    buffer: Buffer
-    tensor: GlobalTensor | None
-    numbers: np.ndarray
-    lanes: tuple[np.ndarray, np.ndarray]
-    offsets: np.ndarray
-    width: int
-    memory: tuple[np.ndarray, np.ndarray]
-
-    def holds(self, given: np.ndarray) -> np.ndarray:
-        """[access]: whether the memory holds these bytes; False outside of it."""
-        data, rows = self.memory
-        places = self.offsets[:, None] + np.arange(self.width)
-        held = data[rows[:, None], places.clip(0, data.shape[1] - 1)]
-        return (held == given).all(axis=1).view(np.uint8)
+        accesses.store(self, buffer, index, value, dtype, mask)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -116,14 +117,36 @@ def element_indices(buffer: Buffer, byte: int) -> tuple[int, ...] | None:
 
 
 def _global_element(group: CheckedGroup, name: str, byte: int) -> str:
-    """By the tensor's shape and strides, where both are numbers and the strides descend."""
-    buffer = group.context.program.global_buffers().get(name)
-    if buffer is None or not all(isinstance(n, int) for n in (*buffer.shape, *buffer.strides)):
-        return f"byte {byte} of {name}"
-    rest, indices = byte * 8 // (buffer.dtype.bits * buffer.dtype.lanes), []
-    strides = [int(stride) for stride in buffer.strides if isinstance(stride, int)]
-    for stride in strides:
-        indices.append(rest // stride if stride else 0)
-        rest -= indices[-1] * stride
-    inside = all(0 <= index < size for index, size in zip(indices, buffer.shape, strict=True) if isinstance(size, int))
+    """By the shape and strides that the tensor of this call has; of a byte before or behind the tensor, or in a gap
+    that its strides leave, the number alone."""
+    buffer, tensor = group.context.program.global_buffers().get(name), group.context.tensors[name]
+    if buffer is None or buffer.rank != len(tensor.shape) or not tensor.shape:
+        return f"byte {byte} of {name}" if buffer is None or buffer.rank else f"{name}[()]"
+    indices, rest = indices_by_strides(byte * 8 // (buffer.dtype.bits * buffer.dtype.lanes), tensor.strides)
+    inside = all(0 <= index < size for index, size in zip(indices, tensor.shape, strict=True))
     return f"{name}[{', '.join(map(str, indices))}]" if inside and not rest else f"byte {byte} of {name}"
+
+
+def indices_by_strides(element: int, strides: Sequence[int]) -> tuple[tuple[int, ...], int]:
+    """The indices of the element with that offset, and what is left of the offset. The index along the longest stride
+    may be out of bounds."""
+    indices = [0] * len(strides)
+    for axis in sorted(range(len(strides)), key=lambda axis: -strides[axis]):
+        if strides[axis] > 0:
+            indices[axis], element = divmod(element, strides[axis])
+    return tuple(indices), element
+
+
+def element_in_words(group: CheckedGroup, buffer: Buffer, element: int) -> str:
+    """An element of a buffer that may lie outside of it, by its offset; nothing where that tells no indices."""
+    tensor = group.context.tensors.get(buffer.storage.name)
+    whole = group.facts.buffers.get(buffer.storage.name)
+    strides: Sequence[int] | None = None
+    if tensor is not None and buffer.rank == len(tensor.shape):
+        strides = tensor.strides
+    elif tensor is None and whole is not None and whole.layout is None and whole.dtype == buffer.dtype:
+        strides = [stride for stride in whole.strides if isinstance(stride, int)]
+        strides = strides if len(strides) == whole.rank else None
+    if not strides:
+        return ""
+    return f"{buffer.storage.name}[{', '.join(map(str, indices_by_strides(element, strides)[0]))}]"

@@ -108,7 +108,7 @@ def _check_launch(
     progress: Callable[[int, int], None] | None,
 ) -> Iterator[Finding]:  # fmt: skip
     found: list[Finding] = []
-    kernel, facts = context.kernel, facts_of(context.kernel, frozenset(context.variables))
+    kernel, facts = context.kernel, facts_of(context.kernel, context.variables)
     total = context.grid[0] * context.grid[1] * context.grid[2]
     size = total if cooperative or _talks_between_ctas(kernel) else _cluster_span(context)
     firsts = list(range(0, total, size))
@@ -122,7 +122,8 @@ def _check_launch(
         except DeadlockError as error:
             found.append(describe_deadlock(group, error))
         except SimulationError as error:
-            found.append(Finding("illegal", _in_words(error), (error.location,), error.hint or ""))
+            who = f"{group.culprit}: " if group.culprit else ""
+            found.append(Finding("illegal", who + _in_words(error), (error.location,), error.hint or ""))
         if progress is not None:
             progress(number + 1, len(firsts))
         for finding in found:

@@ -111,13 +111,13 @@ class Watch:
         """Accesses of ``offsets`` [access] in the shared memory of ``ctas`` [access]; see :meth:`Shadow.access`."""
         number = self.storage_number(storage)
         if len(self.shared) == 1:
-            self._access(kind, self.shared[0], statement, storage, offsets, width, actors, number, reads, same)
+            self.judge(kind, self.shared[0], statement, storage, offsets, width, actors, number, reads, same)
             return
         for cta in np.unique(ctas):
             here = np.flatnonzero(ctas == cta)
             some = None if same is None else (same[0][here], same[1][here])
             shadow = self.shared[cta]
-            self._access(kind, shadow, statement, storage, offsets[here], width, actors.some(here), number, reads, some)
+            self.judge(kind, shadow, statement, storage, offsets[here], width, actors.some(here), number, reads, some)
 
     def global_access(
         self, kind: Kind, statement: Statement, tensor: GlobalTensor, offsets: np.ndarray, width: int, actors: Actors,
@@ -125,12 +125,13 @@ class Watch:
     ) -> None:  # fmt: skip
         shadow = self.global_shadows.shadow_of(tensor)
         if shadow is not None:
-            self._access(kind, shadow, statement, tensor.name, offsets, width, actors, -1, reads, same)
+            self.judge(kind, shadow, statement, tensor.name, offsets, width, actors, -1, reads, same)
 
-    def _access(
+    def judge(
         self, kind: Kind, shadow: Shadow, statement: Statement, name: str, offsets: np.ndarray, width: int,
         actors: Actors, storage: int, reads: bool, same: Same | None,
     ) -> None:  # fmt: skip
+        """Accesses of ``offsets`` in a shadow; ``name``: the storage's (of number ``storage``) or the tensor's (-1)."""
         site = self.global_shadows.site(statement)
         offsets = np.ascontiguousarray(offsets, dtype=np.int64)
         for conflict in shadow.access(kind, offsets, width, actors, site, storage, reads=reads, same=same):

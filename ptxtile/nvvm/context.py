@@ -14,6 +14,7 @@ from ptxtile.nvvm.function import FunctionWriter, Value
 from ptxtile.records import record
 
 if TYPE_CHECKING:
+    from ptxtile.nvvm.named_registers import NamedRegisters
     from ptxtile.nvvm.tensor_core_ops import PendingWgmma
 
 
@@ -33,9 +34,10 @@ class Loop:
 class Context:
     """``variables``: the lanes of each Var in scope, by name. ``pointers``: base addresses of global tensors.
     ``invariant``: names of tensors that the kernel only reads. ``registers``: the slots of REGISTER storages, one for
-    each element of the type in ``register_types``. ``arrays``: the allocas of LOCAL storages. ``tensor_maps``:
-    generic addresses, as i64 operands. ``index_sums``: indices of registers, by identity. ``wgmma``: instructions that
-    will be written together; ``accumulators``: the storages that wgmma accumulates in, once they matter."""
+    each element of the type in ``register_types``; ``named``: the storages that wgmma accumulates in, ``accumulators``:
+    their names, once they matter. ``arrays``: the allocas of LOCAL storages. ``tensor_maps``: generic addresses, as i64
+    operands. ``index_sums``: indices of registers, by identity. ``wgmma``: instructions that will be written
+    together."""
 
     writer: FunctionWriter
     kernel: Kernel | None = None
@@ -44,6 +46,7 @@ class Context:
     invariant: frozenset[str] = frozenset()
     registers: dict[str, list[str]] = field(default_factory=dict)
     register_types: dict[str, DType] = field(default_factory=dict)
+    named: dict[str, NamedRegisters] = field(default_factory=dict)
     arrays: dict[str, str] = field(default_factory=dict)
     tensor_maps: dict[str, str] = field(default_factory=dict)
     loops: list[Loop] = field(default_factory=list)

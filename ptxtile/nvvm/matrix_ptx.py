@@ -1,9 +1,8 @@
 """Inline-PTX templates of ldmatrix, mma.sync and wgmma, made for the shape and element types that an op asks for.
 
-Accumulators of wgmma are *tied* operands: they go into and come out of each block of instructions, and of the waits,
-so that no instruction of LLVM's can read one between. All from a fence to the wait after its commit is one block
-(:class:`WgmmaBlock`): ptxas then sees no moves of registers between multiplications, which would make it run them one
-at a time, and LLVM sees each register once.
+Accumulators of wgmma are registers with names of PTX's (:mod:`ptxtile.nvvm.named_registers`), no operands. All from a
+fence to the wait after its commit is one block (:class:`WgmmaBlock`): ptxas then sees no moves of registers between
+multiplications, which would make it run them one at a time.
 """
 
 from __future__ import annotations
@@ -92,23 +91,14 @@ an accumulator, it runs the instructions one at a time (C7511), and it removes p
 # --- wgmma -----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(slots=True)
-class Accumulator:
-    """The registers of one accumulator in a block: LLVM type, count, and what goes in (None: nothing, the first
-    multiplication starts it afresh)."""
-
-    kind: str
-    count: int
-    given: list[str] | None = None
-
-
 @record
 class Multiplication:
-    """``a``: registers, or one descriptor. ``accumulate``: True, False, or an i32 operand that is not 0 where it
-    holds. ``flags``: what follows it in the instruction."""
+    """``accumulator``: names of its registers. ``a``: registers, or one descriptor. ``accumulate``: True, False (what
+    the accumulator held does not matter), or an i32 operand that is not 0 where it holds. ``flags``: what follows it in
+    the instruction."""
 
     name: str
-    accumulator: int
+    accumulator: tuple[str, ...]
     a: list[str]
     a_in_registers: bool
     b: str
@@ -121,32 +111,19 @@ class WgmmaBlock:
     """Fences, multiplications, commits and waits that are written as one block of inline PTX, in order. ``inputs``: i32
     registers that have to live until its end."""
 
-    accumulators: list[Accumulator] = field(default_factory=list)
     steps: list[Multiplication | str] = field(default_factory=list)
     inputs: list[str] = field(default_factory=list)
 
     def template(self) -> tuple[InlinePtx, list[str]]:
         """The template and its operands."""
-        outputs = sum(accumulator.count for accumulator in self.accumulators)
         constraints: list[str] = []
         kinds: list[str] = []
-        results: list[str] = []
         operands: list[str] = []
-        first: list[int] = []
-        for accumulator in self.accumulators:
-            first.append(len(results))
-            results += [accumulator.kind] * accumulator.count
-            constraints += [f"=&{_CONSTRAINTS[accumulator.kind]}"] * accumulator.count
-        for start, accumulator in zip(first, self.accumulators, strict=True):
-            if accumulator.given is not None:
-                constraints += [str(start + position) for position in range(accumulator.count)]
-                kinds += [accumulator.kind] * accumulator.count
-                operands += accumulator.given
         known: dict[tuple[str, str], str] = {}
 
         def operand(text: str, kind: str) -> str:
             if (text, kind) not in known:
-                known[text, kind] = f"${outputs + len(operands)}"
+                known[text, kind] = f"${len(operands)}"
                 constraints.append({"i64": "l", "i32": "r"}[kind])
                 kinds.append(kind)
                 operands.append(text)
@@ -157,7 +134,7 @@ class WgmmaBlock:
             if isinstance(step, str):
                 lines.append(step)
                 continue
-            accumulator = _list(first[step.accumulator], self.accumulators[step.accumulator].count)
+            accumulator = "{" + ", ".join(step.accumulator) + "}"
             if step.a_in_registers:
                 a = "{" + ", ".join(operand(text, "i32") for text in step.a) + "}"
             else:
@@ -172,8 +149,7 @@ class WgmmaBlock:
             operand(text, "i32")
         mixed = any(name in line for line in lines for name in _MIXED_INTEGERS)
         name, isa = ("wgmma_mixed", (8, 4)) if mixed else ("wgmma", (8, 0))
-        template = operation(name, " ".join(lines), ",".join(constraints), tuple(kinds), _WGMMA, Feature.WGMMA, isa=isa,
-                             results=tuple(results))  # fmt: skip
+        template = operation(name, " ".join(lines), ",".join(constraints), tuple(kinds), _WGMMA, Feature.WGMMA, isa=isa)
         return template, operands
 
 

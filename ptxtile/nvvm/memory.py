@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from ptxtile.ir.buffers import Buffer, Scope
 from ptxtile.ir.types import DType, Kind
+from ptxtile.nvvm import named_registers
 from ptxtile.nvvm.context import Context
 from ptxtile.nvvm.dtypes import memory_type, value_type
 from ptxtile.nvvm.function import Value, constant_value
@@ -19,11 +20,15 @@ _ADDRESS_SPACES = {Scope.GLOBAL: " addrspace(1)", Scope.SHARED: " addrspace(3)",
 
 # -- allocation ----------------------------------------
 def allocate(context: Context, buffer: Buffer) -> None:
-    """REGISTER: one slot for each element, so that a variable index is impossible. LOCAL: a byte array. SHARED and
-    BARRIER storage was placed before and needs nothing here. An Allocate in an expanded loop finds its slots made
-    already."""
+    """REGISTER: one slot for each element, so that a variable index is impossible, or registers with names. LOCAL: a
+    byte array. SHARED and BARRIER storage was placed before and needs nothing here. An Allocate in an expanded loop
+    finds its slots made already."""
     storage = buffer.storage
-    if storage.scope is Scope.REGISTER and storage.name not in context.registers:
+    if storage.name in context.registers or storage.name in context.named:
+        return
+    if storage.scope is Scope.REGISTER and storage.name in named_registers.accumulators(context):
+        context.named[storage.name] = named_registers.declare(context, buffer)
+    elif storage.scope is Scope.REGISTER:
         kind = value_type(buffer.dtype)
         count = (storage.size or 0) * 8 // (buffer.dtype.bits)
         alignment = max(1, buffer.dtype.bits // 8)
@@ -37,12 +42,15 @@ def allocate(context: Context, buffer: Buffer) -> None:
 
 
 # -- registers ----------------------------------------
-def _slots(context: Context, buffer: Buffer, index: Value, lanes: int, *, may_be_outside: bool) -> list[str] | None:
-    """The slots from ``index`` on. None: out of range, where that is legal because the access never happens; the guard
-    of an expanded iteration may depend on the thread, so that it is not known to fail."""
-    writer = context.writer
-    slots = context.registers.get(buffer.storage.name)
-    if slots is None:
+def _elements(context: Context, buffer: Buffer, index: Value, lanes: int, *, may_be_outside: bool) -> range | None:
+    """The registers from ``index`` on. None: out of range, where that is legal because the access never happens; the
+    guard of an expanded iteration may depend on the thread, so that it is not known to fail."""
+    writer, name = context.writer, buffer.storage.name
+    if name in context.named:
+        dtype, count = context.named[name].dtype, context.named[name].elements
+    elif name in context.registers:
+        dtype, count = context.register_types[name], len(context.registers[name])
+    else:
         raise writer.error(f"the buffer {buffer.name} is used before its Allocate")
     if index.constant is None:
         raise writer.error(
@@ -50,30 +58,40 @@ def _slots(context: Context, buffer: Buffer, index: Value, lanes: int, *, may_be
             expected="an index that is constant once the unrolled loops around it are expanded",
             hint="a buffer with a variable index has to be LOCAL",
         )
-    if context.register_types[buffer.storage.name].bits != buffer.dtype.bits:
+    if dtype.bits != buffer.dtype.bits:
         raise writer.error(f"{buffer.name} views registers of elements of another width")
     first = int(index.constant)
-    if first < 0 or first + lanes > len(slots):
+    if first < 0 or first + lanes > count:
         if may_be_outside:
             return None
-        raise writer.error(f"index {first} of {buffer.name} is out of range", expected=f"0 to {len(slots) - lanes}")
-    return slots[first : first + lanes]
+        raise writer.error(f"index {first} of {buffer.name} is out of range", expected=f"0 to {count - lanes}")
+    return range(first, first + lanes)
 
 
-def _load_slots(context: Context, slots: Sequence[str], kept: DType, dtype: DType) -> tuple[Value, ...]:
-    writer, kind = context.writer, value_type(kept)
-    texts = [writer.piece(f"load {kind}, ptr {slot}") for slot in slots]
+def _load_registers(context: Context, buffer: Buffer, elements: range, dtype: DType) -> tuple[Value, ...]:
+    writer, named = context.writer, context.named.get(buffer.storage.name)
+    if named is not None:
+        kind, texts = value_type(named.dtype), named_registers.load(context, named, elements)
+    else:
+        kind = value_type(context.register_types[buffer.storage.name])
+        slots = context.registers[buffer.storage.name][elements.start : elements.stop]
+        texts = [writer.piece(f"load {kind}, ptr {slot}") for slot in slots]
     if kind == value_type(dtype):
         return tuple([Value(text, dtype) for text in texts])
     return tuple(reinterpret(context, text, kind, dtype) for text in texts)
 
 
-def _store_slots(context: Context, slots: Sequence[str], kept: DType, values: Sequence[Value]) -> None:
-    writer, kind = context.writer, value_type(kept)
-    for slot, value in zip(slots, values, strict=True):
+def _store_registers(context: Context, buffer: Buffer, elements: range, values: Sequence[Value]) -> None:
+    writer, named = context.writer, context.named.get(buffer.storage.name)
+    kept = named.dtype if named is not None else context.register_types.get(buffer.storage.name, buffer.dtype.element)
+    kind, texts = value_type(kept), []
+    for value in values:
         text, own = writer.operand(value), value_type(value.dtype)
-        if own != kind:
-            text = reinterpret(context, text, own, kept).text
+        texts.append(text if own == kind else reinterpret(context, text, own, kept).text)
+    if named is not None:
+        named_registers.store(context, named, elements, texts)
+        return
+    for slot, text in zip(context.registers[buffer.storage.name][elements.start : elements.stop], texts, strict=True):
         writer.lines.append(f"  store {kind} {text}, ptr {slot}")
 
 
@@ -130,10 +148,10 @@ def load(context: Context, buffer: Buffer, index: Value, dtype: DType) -> tuple[
     """The elements from ``index`` on, one Value for each lane of ``dtype``."""
     writer, lanes, element = context.writer, dtype.lanes, dtype.element
     if buffer.scope is Scope.REGISTER:
-        slots = _slots(context, buffer, index, lanes, may_be_outside=True)
-        if slots is None:
+        elements = _elements(context, buffer, index, lanes, may_be_outside=True)
+        if elements is None:
             return tuple(constant_value(0, element) for _ in range(lanes))
-        return _load_slots(context, slots, context.register_types[buffer.storage.name], element)
+        return _load_registers(context, buffer, elements, element)
     kind = memory_type(element)
     pointer = address(context, buffer, index)
     whole = kind if lanes == 1 else f"<{lanes} x {kind}>"
@@ -156,10 +174,9 @@ def store(context: Context, buffer: Buffer, index: Value, values: Sequence[Value
     """Writes ``values`` to consecutive elements from ``index`` on."""
     writer, lanes, element = context.writer, len(values), buffer.dtype.element
     if buffer.scope is Scope.REGISTER:
-        kept = context.register_types.get(buffer.storage.name, element)
-        slots = _slots(context, buffer, index, lanes, may_be_outside=writer.is_conditional)
-        if slots is not None:
-            _store_slots(context, slots, kept, values)
+        elements = _elements(context, buffer, index, lanes, may_be_outside=writer.is_conditional)
+        if elements is not None:
+            _store_registers(context, buffer, elements, values)
         return
     kind = memory_type(element)
     parts = [_to_memory(context, value) for value in values]

@@ -7,14 +7,13 @@ from collections.abc import Callable
 from ptxtile.ir import tensor_core_ops as ir
 from ptxtile.ir.buffers import Buffer
 from ptxtile.ir.expressions import Expr
-from ptxtile.ir.rewrite import statements_in
 from ptxtile.ir.types import int32
-from ptxtile.nvvm import inline_ptx, matrix_ptx, memory
+from ptxtile.nvvm import inline_ptx, matrix_ptx, memory, named_registers
 from ptxtile.nvvm.context import Context
 from ptxtile.nvvm.dtypes import value_type
 from ptxtile.nvvm.expressions import scalar
 from ptxtile.nvvm.function import Value, constant_value
-from ptxtile.nvvm.matrix_ptx import Accumulator, Multiplication, WgmmaBlock
+from ptxtile.nvvm.matrix_ptx import Multiplication, WgmmaBlock
 
 
 # -- fragments ----------------------------------------
@@ -22,6 +21,9 @@ def load_fragment(context: Context, buffer: Buffer, first: Value, elements: int,
     """Consecutive elements of a REGISTER buffer as registers of LLVM type ``kind``: float, double, or i32 of packed
     elements."""
     writer, dtype = context.writer, buffer.dtype
+    named = context.named.get(buffer.storage.name)
+    if named is not None and first.constant is not None:
+        return named_registers.read(context, named.holding(int(first.constant), elements), kind)
     values = memory.load(context, buffer, first, dtype.with_lanes(elements))
     texts = [writer.operand(value) for value in values]
     own = value_type(dtype)
@@ -42,6 +44,11 @@ def load_fragment(context: Context, buffer: Buffer, first: Value, elements: int,
 def store_fragment(context: Context, buffer: Buffer, first: Value, registers: list[str], kind: str) -> None:
     """The inverse of :func:`load_fragment`."""
     writer, dtype = context.writer, buffer.dtype
+    named = context.named.get(buffer.storage.name)
+    if named is not None and first.constant is not None:
+        elements = len(registers) * 32 // dtype.bits
+        named_registers.write(context, named.holding(int(first.constant), elements), registers, kind)
+        return
     own = value_type(dtype)
     if own == kind:
         texts = registers
@@ -91,12 +98,11 @@ def _mma_sync(context: Context, node: ir.MmaSync) -> None:
 
 # -- wgmma ----------------------------------------
 class PendingWgmma:
-    """A block of wgmma instructions that is being collected; ``places``: where its accumulators go when it is
-    written."""
+    """A block of wgmma instructions that is being collected; ``fragments``: registers of its A operands, by storage,
+    first element and count."""
 
     def __init__(self) -> None:
         self.block = WgmmaBlock()
-        self.places: dict[tuple[str, int, int], tuple[int, Buffer]] = {}
         self.fragments: dict[tuple[str, int, int], list[str]] = {}
 
     def fragment(self, context: Context, buffer: Buffer, first: int, elements: int) -> list[str]:
@@ -104,53 +110,19 @@ class PendingWgmma:
         key = (buffer.storage.name, first, elements)
         if key not in self.fragments:
             registers = load_fragment(context, buffer, _index(first), elements, "i32")
-            if buffer.storage.name in _accumulators(context):
+            if buffer.storage.name in context.named:
                 template = matrix_ptx.ANOTHER_REGISTER
                 registers = [inline_ptx.write(context.writer, template, [text])[0] for text in registers]
             self.fragments[key] = registers
         return self.fragments[key]
 
-    def accumulator(self, context: Context, buffer: Buffer, first: int, elements: int, accumulate: bool | str) -> int:
-        """The number in the block of the accumulator of ``elements`` from ``first`` on."""
-        key = (buffer.storage.name, first, elements)
-        if key not in self.places:
-            kind = matrix_ptx.register_kind(buffer.dtype)
-            count = matrix_ptx.registers_of(buffer.dtype, elements)
-            given = None
-            if accumulate is not False:
-                given = load_fragment(context, buffer, _index(first), elements, kind)
-            self.places[key] = (len(self.block.accumulators), buffer)
-            self.block.accumulators.append(Accumulator(kind, count, given))
-        return self.places[key][0]
-
     def held(self, buffer: Buffer) -> int:
-        """How many elements of an accumulator or fragment go through the block."""
-        return sum(elements for name, _, elements in (*self.places, *self.fragments) if name == buffer.storage.name)
-
-    def overlaps(self, node: ir.Wgmma, first: int) -> bool:
-        """Whether the op's accumulator shares registers with one of the block without being the same."""
-        last = first + ir.fragment_elements(node)[2]
-        for name, start, count in self.places:
-            another = name == node.accumulator.storage.name and (start, start + count) != (first, last)
-            if another and start < last and first < start + count:
-                return True
-        return False
+        """How many elements of a fragment go into the block."""
+        return sum(elements for name, _, elements in self.fragments if name == buffer.storage.name)
 
     def write(self, context: Context) -> None:
         template, operands = self.block.template()
-        results = inline_ptx.write(context.writer, template, operands)
-        for (_, first, _), (number, buffer) in self.places.items():
-            start = sum(accumulator.count for accumulator in self.block.accumulators[:number])
-            accumulator = self.block.accumulators[number]
-            registers = results[start : start + accumulator.count]
-            store_fragment(context, buffer, _index(first), registers, accumulator.kind)
-
-
-def _accumulators(context: Context) -> frozenset[str]:
-    if context.accumulators is None:
-        body = () if context.kernel is None else statements_in(context.kernel.body)
-        context.accumulators = frozenset(node.accumulator.storage.name for node in body if isinstance(node, ir.Wgmma))
-    return context.accumulators
+        inline_ptx.write(context.writer, template, operands)
 
 
 def _index(number: int) -> Value:
@@ -183,8 +155,6 @@ def _wgmma_fence(context: Context, node: ir.WgmmaFence) -> None:
 def _wgmma(context: Context, node: ir.Wgmma) -> None:
     writer = context.writer
     first = _constant_offset(context, node.accumulator, node.accumulator_offset)
-    if context.wgmma is not None and context.wgmma.overlaps(node, first):
-        flush(context)
     accumulate: bool | str
     condition = scalar(context, node.accumulate)
     if condition.constant is None:
@@ -204,7 +174,7 @@ def _wgmma(context: Context, node: ir.Wgmma) -> None:
     pending.block.steps.append(
         Multiplication(
             matrix_ptx.wgmma_name(node.n, node.k, node.dtype_a, node.dtype_b, node.dtype_accumulator),
-            pending.accumulator(context, node.accumulator, first, elements_c, accumulate),
+            context.named[node.accumulator.storage.name].holding(first, elements_c),
             a,
             in_registers,
             b,
@@ -226,16 +196,8 @@ def _wgmma_commit(context: Context, node: ir.WgmmaCommitGroup) -> None:
 
 
 def _wgmma_wait(context: Context, node: ir.WgmmaWaitGroup) -> None:
-    """Joins the block before it, unless that holds only a part of an accumulator that must go through the wait."""
-    sizes = {buffer.storage.name: _size(buffer) for buffer in node.accumulators}
-    if context.wgmma is not None:
-        for buffer in node.accumulators:
-            if context.wgmma is not None and context.wgmma.held(buffer) not in (0, sizes[buffer.storage.name]):
-                flush(context)
+    """Joins the block before it."""
     pending = _pending(context)
-    for buffer in node.accumulators:
-        if not pending.held(buffer):
-            pending.accumulator(context, buffer, 0, sizes[buffer.storage.name], True)
     for buffer in node.fragments:
         if pending.held(buffer) != _size(buffer):
             pending.block.inputs += load_fragment(context, buffer, _index(0), _size(buffer), "i32")

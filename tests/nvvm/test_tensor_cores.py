@@ -109,16 +109,39 @@ def test_the_end_of_an_llvm_block_ends_the_block_of_wgmma() -> None:
             f"{multiplication(8)})\n{multiplication(16)}, accumulate=False)\n"
             "wgmma_commit_group()\nwgmma_wait_group(pending=0, accumulators=(acc,))\n" + STORES.format(8))  # fmt: skip
     module = emit(kernel(body), targets.get("sm_90a"))
-    assert blocks(module.ptx) == [1, 1, 1, 1]  # the last one has another accumulator in the same registers
+    assert blocks(module.ptx) == [1, 1, 2]
 
 
-def test_a_block_does_not_read_what_it_starts_afresh() -> None:
+def test_accumulators_are_no_operands() -> None:
+    """They are declared once, and only what the program does with them is a move."""
     body = (DESCRIPTOR + f"wgmma_fence()\n{multiplication(16)}, accumulate=False)\n{multiplication(16)})\n"
             "wgmma_commit_group()\nwgmma_wait_group(pending=0, accumulators=(acc,))\n" + STORES.format(8))  # fmt: skip
     module = emit(kernel(body, 8), targets.get("sm_90a"))
     assert blocks(module.ptx) == [2]
     call = next(line for line in module.llvm_ir.splitlines() if "wgmma.mma_async" in line)
-    assert '"=&f,=&f,=&f,=&f,=&f,=&f,=&f,=&f,l,~{memory}"' in call, call
+    assert '"l,~{memory}"' in call, call
+    assert len(re.findall(r"\.reg \.b32 acc\d+_<8>;", module.ptx)) == 1
+    names = re.findall(r"mov\.b32 \s*%r\d+, (acc\d+_\d+);", module.ptx)
+    assert [int(name.split("_")[1]) for name in names] == list(range(8))
+    check(module, "sm_90a")
+
+
+def test_halves_of_a_named_register() -> None:
+    """float16 accumulators are two to a register, the even element in the low half (PTX ISA, «mov»: packing)."""
+    body = (DESCRIPTOR + "half = allocate_register(float16, (4,))\nhalf[0] = float16(0.0)\nhalf[1] = float16(1.0)\n"
+            "wgmma_fence()\nwgmma(accumulator=half, accumulator_offset=0, n=8, k=16, dtype_a=float16, dtype_b=float16, "
+            "shared_b=S, descriptor_b=d, shared_a=S, descriptor_a=d)\n"
+            "wgmma_commit_group()\nwgmma_wait_group(pending=0, accumulators=(half,))\n"
+            "A[tx] = cast(half[2], float32)\nA[tx + 128] = cast(half[3], float32)")  # fmt: skip
+    module = emit(kernel(body, 8), targets.get("sm_90a"))
+    (name,) = re.findall(r"\.reg \.b32 (acc\d+_)<2>;", module.ptx)
+    reads = re.findall(rf"mov\.b32 \{{[^}}]*\}}, {name}1;", module.ptx)
+    writes = re.findall(rf"mov\.b32 \{{([^}}]*)\}}, {name}0; mov\.b32 {name}0, \{{([^}}]*)\}};", module.ptx)
+    assert [re.sub(r"%\w+", "%", "|".join(pair)) for pair in writes] == ["lost, kept|%, kept", "kept, lost|kept, %"]
+    assert [re.sub(r"%\w+", "%", text) for text in reads] == [
+        f"mov.b32 {{%, other}}, {name}1;", f"mov.b32 {{other, %}}, {name}1;"
+    ]  # fmt: skip
+    check(module, "sm_90a")
 
 
 @pytest.mark.parametrize(("between", "registers"), [("", 5), ("bar_sync(id=0, threads=128)\n", 4)])
@@ -135,9 +158,8 @@ def test_registers_of_a_live_until_the_wait(between: str, registers: int) -> Non
     check(module, "sm_90a")
 
 
-def test_a_wait_takes_along_what_other_groups_write() -> None:
-    """A wait right after a group of another accumulator: both go through it. One that needs more of an accumulator than
-    the group before it has is a block of its own."""
+def test_a_wait_joins_the_group_before_it() -> None:
+    """Also when it waits for the accumulators of other groups, or for more of them."""
     start = DESCRIPTOR + f"wgmma_fence()\n{multiplication(16)}, accumulate=False)\nwgmma_commit_group()\n"
     other = "other = allocate_register(float32, (8,))\n"
     second = multiplication(16).replace("accumulator=acc", "accumulator=other")
@@ -147,11 +169,11 @@ def test_a_wait_takes_along_what_other_groups_write() -> None:
     module = emit(kernel(body, 8), targets.get("sm_90a"))
     assert blocks(module.ptx) == [1, 1]
     wait = next(line for line in module.llvm_ir.splitlines() if "wgmma.wait_group" in line)
-    assert wait.count("=&f") == 16 and wait.count("float %") == 8 and "wgmma.mma_async" in wait
+    assert "wgmma.mma_async" in wait
     check(module, "sm_90a")
     whole = kernel(start + "wgmma_wait_group(pending=0, accumulators=(acc,))\n" + STORES.format(16), 16)
     wait = next(l for l in emit(whole, targets.get("sm_90a")).llvm_ir.splitlines() if "wgmma.wait_group" in l)
-    assert wait.count("=&f") == 16 and "wgmma.mma_async" not in wait
+    assert "wgmma.mma_async" in wait
 
 
 def test_fragments_are_not_repacked() -> None:

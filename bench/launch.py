@@ -1,12 +1,12 @@
-"""Host time of one launch: our calls against the driver's own call, torch.add(out=) and torch.add.
+"""Host time of one launch: our calls against the driver's own call, torch.add(out=), torch.add and Triton's.
 
 Run it:  python bench/launch.py [--turns 60] [--calls 200]
 
 Kernels of 0, 3, 8 and 16 tensors that do next to nothing, with plain accesses and through TMA, the output passed and
-allocated. Each measurement is the mean over ``--calls`` calls in a row, which the queue of the card can hold, then the
-card is waited for; contenders alternate. Two floors, with the same function, configuration and parameters:
-cuLaunchKernelEx from a native loop, and called from Python through ctypes. Writes bench/results/launch.json; times in
-microseconds.
+allocated. Our calls are made twice: by the launcher in native code, and from Python. Each measurement is the mean over
+``--calls`` calls in a row, which the queue of the card can hold, then the card is waited for; contenders alternate. Two
+floors, with the same function, configuration and parameters: cuLaunchKernelEx from a native loop, and called from
+Python through ctypes. Writes bench/results/launch.json; times in microseconds. It takes about half a minute.
 """
 
 from __future__ import annotations
@@ -15,9 +15,11 @@ import argparse
 import ctypes
 import importlib.util
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -26,11 +28,15 @@ import torch
 from measure import interval, save
 
 import ptxtile
+from ptxtile.kernel import JITKernel
+from ptxtile.native import launcher
+from ptxtile.native.calls import calls_without_python, is_on
 
 COUNTS = (3, 8, 16)
 ROWS, COLUMNS = 16, 64
 
 HEADER = """\
+import ptxtile
 import ptxtile.language as T
 
 
@@ -39,6 +45,17 @@ def nothing(x: T.int32):
     with T.Kernel(1, threads=32):
         seen = T.alloc_local((1,), "int32")
         seen[0] = x
+
+
+@ptxtile.jit
+def eager(A0, A1, C, threads=128):
+    M, N = T.const("M, N")
+    A0: T.Tensor((M, N), T.float32)
+    A1: T.Tensor((M, N), T.float32)
+    C: T.Tensor((M, N), T.float32)
+    with T.Kernel(1, threads=threads):
+        for i, j in T.Parallel(M, N):
+            C[i, j] = A0[i, j] + A1[i, j]
 """
 PLAIN = """
 
@@ -82,12 +99,36 @@ def source() -> str:
     return text
 
 
-def load(folder: Path) -> ModuleType:
-    path = folder / "launch_kernels.py"
-    path.write_text(source())
+TRITON_HEADER = """\
+import triton
+import triton.language as tl
+"""
+TRITON = """
+
+@triton.jit
+def triton_{count}({names}, SIZE: tl.constexpr):
+    offsets = tl.arange(0, SIZE)
+    tl.store(C + offsets, {sum})
+"""
+
+
+def triton_source() -> str:
+    """The plain kernels as Triton's."""
+    text = TRITON_HEADER
+    for count in COUNTS:
+        names = [f"A{n}" for n in range(count - 1)]
+        loads = " + ".join(f"tl.load({name} + offsets)" for name in names)
+        text += TRITON.format(count=count, names=", ".join([*names, "C"]), sum=loads)
+    return text
+
+
+def load(folder: Path, name: str = "launch_kernels", text: str | None = None) -> ModuleType:
+    path = folder / f"{name}.py"
+    path.write_text(source() if text is None else text)
     specification = importlib.util.spec_from_file_location(path.stem, path)
     assert specification is not None and specification.loader is not None
     module = importlib.util.module_from_spec(specification)
+    sys.modules[path.stem] = module  # Triton looks for the source of its kernels there
     specification.loader.exec_module(module)
     return module
 
@@ -122,12 +163,14 @@ def native_loop() -> tuple[Any, Any]:
     return kind(engine.get_function_address("loop")), engine
 
 
-def repeated(call: Callable[[], object], calls: int) -> Callable[[], None]:
-    def run() -> None:
-        for _ in range(calls):
-            call()
-
-    return run
+def repeated(call: Callable[..., object], calls: int, *args: Any) -> Callable[[], None]:
+    """A loop of calls, written out as a user would, so that nothing else is measured."""
+    names = [f"a{n}" for n in range(len(args))]
+    heading, inside = ", ".join(["call", *names]), ", ".join(names)
+    text = f"def run({heading}):\n    for _ in range({calls}):\n        call({inside})\n"
+    scope: dict[str, Any] = {}
+    exec(text, scope)  # an unpacked tuple would be an argument more to take apart
+    return partial(scope["run"], call, *args)
 
 
 def floors(kernel: Any, args: tuple[Any, ...], calls: int, loop: Any) -> dict[str, Callable[[], None]]:
@@ -145,24 +188,49 @@ def floors(kernel: Any, args: tuple[Any, ...], calls: int, loop: Any) -> dict[st
     def by_ctypes(owner: Any = plan) -> None:
         launch(config, function, parameters, 0)
 
-    return {"driver, native loop": native, "driver, ctypes": repeated(by_ctypes, calls)}
+    return {FLOOR: native, "driver, ctypes": repeated(by_ctypes, calls)}
+
+
+FLOOR = "driver, native loop"
+
+
+def of_triton(folder: Path, calls: int) -> dict[str, Callable[[], None]]:
+    """Triton's calls, where it is installed."""
+    if importlib.util.find_spec("triton") is None:
+        return {}
+    kernels, found = load(folder, "launch_triton", triton_source()), {}
+    for count in COUNTS:
+        tensors = [torch.randn(ROWS, COLUMNS, device="cuda") for _ in range(count)]
+        launch = getattr(kernels, f"triton_{count}")[1,]
+        launch(*tensors, ROWS * COLUMNS)
+        expected = torch.stack(tensors[:-1]).sum(0)
+        torch.testing.assert_close(tensors[-1], expected, rtol=1e-4, atol=1e-4, msg="Triton's kernel is wrong")
+        found[f"{count} tensors, plain, out passed: Triton"] = repeated(launch, calls, *tensors, ROWS * COLUMNS)
+    return found
 
 
 def contenders(kernels: ModuleType, calls: int, loop: Any) -> dict[str, Callable[[], None]]:
     found: dict[str, Callable[[], None]] = {}
 
     def add(name: str, kernel: Any, args: tuple[Any, ...], expected: torch.Tensor | None) -> None:
-        for _ in range(3):
+        for _ in range(4):
             result = kernel(*args)
         out = args[-1] if result is None and expected is not None else result
         if expected is not None:
             # float32 sums of up to 15 numbers in another order
             torch.testing.assert_close(out, expected, rtol=1e-4, atol=1e-4, msg=f"{name} is wrong")
-        found[f"{name}: ptxtile"] = repeated(lambda: kernel(*args), calls)
+        in_native_code = calls_without_python(kernel) > 0
+        assert in_native_code or not native or expected is None, f"{name}: not launched in native code"
+        found[f"{name}: ptxtile"] = repeated(kernel, calls, *args)
+        found[f"{name}: ptxtile, from Python"] = repeated(kernel._call_checked, calls, *args)
         if name == "3 tensors, plain, out passed":
             found[f"{name}: ptxtile, all checks"] = repeated(lambda: kernel._run_checked(args, {}), calls)
-        found.update({f"{name}: {floor}": run for floor, run in floors(kernel, args, calls, loop).items()})
+        if isinstance(kernel, JITKernel):
+            found.update({f"{name}: {floor}": run for floor, run in floors(kernel, args, calls, loop).items()})
 
+    native = launcher.get() is not None and is_on()
+    if not native:
+        print("the launcher in native code is not used here")
     add("0 tensors, plain", ptxtile.compile(kernels.nothing), (7,), None)
     for count in COUNTS:
         inputs = tuple(torch.randn(ROWS, COLUMNS, device="cuda") for _ in range(count - 1))
@@ -175,9 +243,11 @@ def contenders(kernels: ModuleType, calls: int, loop: Any) -> dict[str, Callable
             assert maps == (count if form == "tma" else 0), f"{maps} tensor maps"
             allocating = ptxtile.compile(function, out_idx=-1, disable_tma=form == "plain")
             add(f"{count} tensors, {form}, out allocated", allocating, inputs, expected)
+    inputs = tuple(torch.randn(ROWS, COLUMNS, device="cuda") for _ in range(3))
+    add("3 tensors, plain, eager", kernels.eager, inputs, inputs[0] + inputs[1])
     a, b, c = (torch.randn(ROWS, COLUMNS, device="cuda") for _ in range(3))
     found["torch.add(out=)"] = repeated(lambda: torch.add(a, b, out=c), calls)
-    found["torch.add"] = repeated(lambda: torch.add(a, b), calls)
+    found["torch.add"] = repeated(torch.add, calls, a, b)
     found["torch.empty"] = repeated(lambda: torch.empty((ROWS, COLUMNS), dtype=torch.float32, device="cuda"), calls)
     return found
 
@@ -198,25 +268,30 @@ def microseconds(runs: Mapping[str, Callable[[], None]], turns: int, calls: int)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--turns", type=int, default=60)
     parser.add_argument("--calls", type=int, default=200, help="in a row; the card's queue holds about 1000")
     arguments = parser.parse_args()
     loop, keep = native_loop()
     with tempfile.TemporaryDirectory() as folder:
         runs = contenders(load(Path(folder)), arguments.calls, loop)
+        runs.update(of_triton(Path(folder), arguments.calls))
         times = microseconds(runs, arguments.turns, arguments.calls)
     del keep
     rows = []
     for name, values in times.items():
         low, high = interval(values)
-        row = {
-            "contender": name,
-            "µs": round(statistics.median(values), 3),
-            "µs 95%": [round(low, 3), round(high, 3)],
-        }
+        middle = statistics.median(values)
+        row: dict[str, Any] = {
+            "contender": name, "µs": round(middle, 3), "µs 95%": [round(low, 3), round(high, 3)],
+        }  # fmt: skip
+        floor = times.get(f"{name.rpartition(':')[0].replace('eager', 'out passed')}: {FLOOR}")
+        if floor is not None:
+            row["above the floor"] = round(middle - statistics.median(floor), 3)
+            row["of the floor"] = round(middle / statistics.median(floor), 3)
         rows.append(row)
-        print(f"{row['µs']:9.2f} µs  {name}", flush=True)
+        compared = f"{row['of the floor']:6.2f} x floor" if floor is not None else " " * 14
+        print(f"{middle:9.2f} µs {compared}  {name}", flush=True)
     notes = f"host time of a call, {arguments.calls} calls in a row, {ROWS}x{COLUMNS} f32"
     print("written to", save("launch", rows, notes))
 

@@ -71,7 +71,8 @@ def _gemms(target: str) -> Iterator[Case]:
     yield _case("gemm_persistent", target, 2 * rows, 136, 328, sms=2, **few)
     yield _case("gemm_split_k", target, rows, 72, 840, splits=2, atomic=True, variant="atomic", **few)
     yield _case("gemm_split_k", target, rows, 72, 840, splits=2, atomic=False, variant="workspace", **few)
-    yield _case("gemm_stream_k", target, rows, 72, 840, sms=3, **few)
+    # five tiles for two blocks: of each, two whole ones and a half
+    yield _case("gemm_stream_k", target, *((520, 72) if target == "sm_90a" else (264, 40)), 328, sms=2, **few)
     yield _case("gemm_grouped", target, 72, 584, [rows + 4, 0, 65], **few)
     yield _case("gemm_w4a16", target, rows, 72, 512, **few | dict(num_stages=2))
     yield _case("gemm_swiglu", target, rows, 72, 328, **few)
@@ -103,19 +104,21 @@ def _module(example: str) -> ModuleType:
 
 @cache
 def runs_of(case: Case) -> tuple[Run, ...]:
-    """The programs that the example's check runs, each once, with inputs that are the same in each process."""
+    """The programs that the example's check runs, each once, with inputs that are the same in each process. They run in
+    the simulator, so that the check goes on to the next, and their results are right."""
     found: dict[str, Run] = {}
+    real = sim.run
 
     def take(program: Program, tensors: Any, scalars: Any, **options: Any) -> None:
-        found.setdefault(program.name, Run(program, tensors, scalars))
+        copies = {name: None if tensor is None else tensor.clone() for name, tensor in tensors.items()}
+        found.setdefault(program.name, Run(program, copies, scalars))
+        real(program, tensors, scalars, **options)
 
-    real, sim.run = sim.run, take
+    sim.run = take
     os.environ["PTXTILE_TARGET"] = case.target
     torch.manual_seed(0)
     try:
         _module(case.example).check(*case.sizes, device="cpu", **case.options)
-    except AssertionError:
-        pass  # nothing was computed
     finally:
         sim.run = real
     return tuple(found.values())

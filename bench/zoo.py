@@ -6,6 +6,7 @@ Without a card (no driver JIT, nothing is written):  python bench/zoo.py --no-ca
 Each run is a fresh process with CUDA_CACHE_DISABLE=1 and no kernel cache. Its clock starts when torch is imported and,
 with a card, has its context; so it spans the import of the compiler, the start of the workers, tracing, lowering, LLVM,
 the driver's JIT to machine code, and the way back of everything. Goal: 6 s with 8 workers on 8 cores, driver included.
+One more run lets the driver keep the code in an empty folder, and loads all of it in the process that asked for it.
 ``processor`` is what the compiles took of the processors by step, summed over the kernels, and ``estimate`` the wall
 time that follows for as many cores as workers: the start, then the work spread evenly. Writes bench/results/zoo.json.
 """
@@ -32,8 +33,8 @@ ARCHITECTURE = "sm_90a"
 """What is compiled for without a card."""
 
 
-def child(workers: int, on_card: bool, limit: int) -> dict[str, Any]:
-    """One run. ``limit``: at most so many kernels."""
+def child(workers: int, on_card: bool, limit: int, loads: bool) -> dict[str, Any]:
+    """One run. ``limit``: at most so many kernels. ``loads``: this process loads all of them in the end."""
     if on_card:
         import torch
 
@@ -42,7 +43,7 @@ def child(workers: int, on_card: bool, limit: int) -> dict[str, Any]:
     import zoo_kernels
 
     from ptxtile import compiled_programs
-    from ptxtile.tune.compile_many import card_for, compiling_pool
+    from ptxtile.tune.compile_many import card_for, compiling_pool, take
     from ptxtile.tune.compile_task import CompileOutcome, compile_task, task_of
 
     with compiling_pool(workers, driver=on_card) as pool:
@@ -65,8 +66,12 @@ def child(workers: int, on_card: bool, limit: int) -> dict[str, Any]:
             outcome = outcomes[name] = future.result()
             if outcome.error is not None:
                 raise SystemExit(f"{name}: {outcome.error}")
-            variants[name].adopt(outcome.compiled, outcome.cubin)
+            take(variants[name], outcome)
         wall = time.perf_counter() - started
+    if on_card and loads:
+        for variant in variants.values():
+            variant.executable().load(0)
+    loaded = time.perf_counter() - started
     keys = {
         compiled_programs.key_of(v.tile_program, v.target, v.settings.options) for v in variants.values()
     }  # fmt: skip
@@ -80,12 +85,18 @@ def child(workers: int, on_card: bool, limit: int) -> dict[str, Any]:
         "target": next(iter(variants.values())).target.name, "first worker": first, "tracing": traced, "all sent": sent,
         "steps": steps, "slowest": sorted(((sum((o.seconds or {}).values()), n) for n, o in outcomes.items()))[-5:],
         "processor": used.ru_utime + used.ru_stime,
-        "machine code": sum(o.cubin is not None for o in outcomes.values()), "cores": len(os.sched_getaffinity(0)),
+        "machine code": sum("driver" in (o.seconds or {}) for o in outcomes.values()),
+        "cores": len(os.sched_getaffinity(0)), "wall, and loaded": loaded,
     }  # fmt: skip
 
 
-def run_child(workers: int, on_card: bool, limit: int, bytecode: str) -> dict[str, Any]:
-    environment = {**os.environ, "CUDA_CACHE_DISABLE": "1", "PYTHONPYCACHEPREFIX": bytecode}
+def run_child(workers: int, on_card: bool, limit: int, bytecode: str, driver_cache: str = "") -> dict[str, Any]:
+    """``driver_cache``: an empty folder in which the driver keeps code, from where the child loads it in the end; none:
+    the driver keeps nothing."""
+    environment = {**os.environ, "PYTHONPYCACHEPREFIX": bytecode}
+    for variable in ("CUDA_CACHE_DISABLE", "CUDA_CACHE_PATH"):
+        environment.pop(variable, None)
+    environment |= {"CUDA_CACHE_PATH": driver_cache} if driver_cache else {"CUDA_CACHE_DISABLE": "1"}
     environment |= {"PTXTILE_VERIFY": "0", "PTXTILE_CACHE_MEGABYTES": "0"}
     for variable in ("PYTHONDONTWRITEBYTECODE", "PTXTILE_DUMP"):
         environment.pop(variable, None)
@@ -93,7 +104,7 @@ def run_child(workers: int, on_card: bool, limit: int, bytecode: str) -> dict[st
     if not on_card:
         environment |= {"PTXTILE_TARGET": ARCHITECTURE, "CUDA_VISIBLE_DEVICES": ""}
     command = [sys.executable, __file__, "--child", "--workers", str(workers), "--limit", str(limit)]
-    command += [] if on_card else ["--no-card"]
+    command += [*([] if on_card else ["--no-card"]), *(["--loads"] if driver_cache else [])]
     done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode:
         sys.exit(done.returncode)
@@ -132,15 +143,22 @@ def main() -> None:
     parser.add_argument("--limit", type=int, default=1000, help="at most so many kernels")
     parser.add_argument("--no-card", action="store_true", help="without the driver's JIT; nothing is written")
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--loads", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     on_card = not arguments.no_card
     if arguments.child:
-        print(json.dumps(child(arguments.workers, on_card, arguments.limit)))
+        print(json.dumps(child(arguments.workers, on_card, arguments.limit, arguments.loads)))
         return
     with tempfile.TemporaryDirectory() as bytecode:
         run_child(1, on_card, 14, bytecode)  # leaves the bytecode, as an installation does
         runs = [run_child(arguments.workers, on_card, arguments.limit, bytecode) for _ in range(arguments.runs)]
-    row = summary(runs)
+        row = summary(runs)
+        if on_card:
+            with tempfile.TemporaryDirectory() as kept:
+                last = run_child(arguments.workers, on_card, arguments.limit, bytecode, kept)
+            row["with an empty cache of the driver"] = {
+                name: round(last[name], 3) for name in ("wall", "wall, and loaded")
+            }  # fmt: skip
     print(json.dumps(row, indent=1))
     print(verdict(row, on_card))
     if not on_card:

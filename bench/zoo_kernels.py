@@ -2,8 +2,8 @@
 
 Of each model, for a long and a short batch: the projections into attention and out of it, gate and up with their
 activation as one product, and down; then element by element: residual sum, casts to bfloat16 and to e4m3, the gated
-activation, its gradient, and the sum of gradients in float32. Norms, softmax and attention are not among them: they need
-reductions over a tile (``T.reduce_sum``, ``T.reduce_max``), which the language does not have.
+activation, its gradient, and the sum of gradients in float32. Norms, softmax and attention are not among them: they
+need reductions over a tile (``T.reduce_sum``, ``T.reduce_max``), which the language does not have.
 """
 
 from __future__ import annotations

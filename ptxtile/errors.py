@@ -131,7 +131,11 @@ class TuningError(PtxtileError):
 
 
 class WorkerError(PtxtileError):
-    """A worker process died, or was ended because it did not answer in time."""
+    """A worker process died, or cannot be used any more."""
+
+
+class WorkerTimeout(WorkerError):
+    """A worker process was ended because it did not answer in time."""
 
 
 class SimulationError(PtxtileError):

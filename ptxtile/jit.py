@@ -6,18 +6,21 @@ import ast
 import inspect
 import sys
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import update_wrapper
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from ptxtile.errors import ArgumentError, TraceError
+from ptxtile.errors import ArgumentError, PtxtileError, TraceError
 from ptxtile.frontend.functions import PrimFunc, UserFunction
 from ptxtile.frontend.locations import user_location
 from ptxtile.frontend.rewrite_source import definition_location
 from ptxtile.frontend.trace import runtime_parameters
 from ptxtile.kernel import JITKernel, Settings, without_our_frames
 from ptxtile.lower.options import Options
+from ptxtile.native.calls import CallForm, NativeCallable
+from ptxtile.operators.untraced import untraced
 from ptxtile.pass_configs import options_from
 
 if TYPE_CHECKING:
@@ -32,6 +35,8 @@ def _frozen(value: Any) -> Any:
         return ("dict", *((_frozen(k), _frozen(v)) for k, v in value.items()))
     if isinstance(value, (set, frozenset)):
         return ("set", frozenset(map(_frozen, value)))
+    if type(value) is float:
+        return (float, value.hex())  # 0.0 is equal to -0.0, and no NaN to another
     try:
         hash(value)
     except TypeError:
@@ -39,7 +44,7 @@ def _frozen(value: Any) -> Any:
     return (type(value), value)
 
 
-class JITFunction:
+class JITFunction(NativeCallable):
     """A function in the eager form: its tensors are annotated in its body, and a call compiles and runs it."""
 
     def __init__(self, function: UserFunction, settings: Settings) -> None:
@@ -47,19 +52,28 @@ class JITFunction:
         self.settings = settings
         self._kernels: dict[Any, JITKernel] = {}
         self._keep: list[Any] = []
+        self._lock = threading.RLock()
         self._names: tuple[tuple[str, bool, Any], ...] | None = None
         self._forms: dict[tuple[int | str, ...], _CallForm] = {}
         update_wrapper(self, function.function)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    @untraced
+    def _call_checked(self, *args: Any, **kwargs: Any) -> Any:
         try:
             form = self._forms.get((len(args), *kwargs))
             if form is None:
                 form = self._forms[len(args), *kwargs] = self._form(args, kwargs)
-            kernel, runtime = form.split(args, kwargs)
-            return kernel._run(runtime, {})
+            values = (*args, *kwargs.values(), *form.defaults)
+            kernel, runtime = form.split(values, args, kwargs)
+            return kernel._run(runtime, {}, self, form.form, values)
         except Exception as error:
             raise without_our_frames(error) from error.__cause__
+
+    __call__ = _call_checked  # calls that repeat are made in native code, which takes this place
+
+    def __reduce__(self) -> str:
+        """Pickled by name, as functions are: a worker process imports its module, and finds it there."""
+        return self.function.function.__qualname__
 
     def check(
         self,
@@ -71,7 +85,8 @@ class JITFunction:
     ) -> Report:
         """What the checker finds in a call with these arguments: see :meth:`ptxtile.kernel.JITKernel.check`."""
         try:
-            kernel, runtime = self._form(args, kwargs).split(args, kwargs)
+            form = self._form(args, kwargs)
+            kernel, runtime = form.split((*args, *kwargs.values(), *form.defaults), args, kwargs)
         except Exception as error:
             raise without_our_frames(error) from error.__cause__
         return kernel.check(*runtime, seeds=seeds, strict=strict, progress=progress)
@@ -79,7 +94,8 @@ class JITFunction:
     def kernel_for(self, *args: Any, **kwargs: Any) -> tuple[JITKernel, tuple[Any, ...]]:
         """The kernel that a call with these arguments runs, and those of them that it passes on to it."""
         try:
-            return self._form(args, kwargs).split(args, kwargs)
+            form = self._form(args, kwargs)
+            return form.split((*args, *kwargs.values(), *form.defaults), args, kwargs)
         except Exception as error:
             raise without_our_frames(error) from error.__cause__
 
@@ -99,6 +115,15 @@ class JITFunction:
             return kernel
         except Exception as error:
             raise without_our_frames(error) from error.__cause__
+
+    def par_compile(
+        self, configs: Iterable[Mapping[str, Any]], num_workers: int | None = None, ignore_error: bool = False
+    ) -> list[JITKernel | PtxtileError]:
+        """:meth:`compile` for several arguments by name, side by side: see :func:`ptxtile.compile_many`."""
+        from ptxtile.tune.compile_many import compile_many
+
+        makers = [lambda given=given: self.specialize(**given) for given in configs]
+        return compile_many(makers, workers=num_workers, ignore_error=ignore_error)
 
     def specialize(self, **arguments: Any) -> JITKernel:
         """What :meth:`compile` gives, before anything of it is traced or compiled."""
@@ -187,7 +212,9 @@ class JITFunction:
                 f"{self.function.function.__name__} has no argument {unknown!r}",
                 expected=", ".join(n for n, _, _ in names), got=unknown,
             )  # fmt: skip
-        return _CallForm(self, len(args) + len(kwargs), tuple(runtime), tuple(python), tuple(defaults))
+        places = tuple([place for _, place in python])
+        form = CallForm(len(args), tuple(kwargs), tuple(runtime), places)
+        return _CallForm(self, form, tuple([name for name, _ in python]), tuple(defaults))
 
     def _with_defaults(self, python: dict[str, Any]) -> dict[str, Any]:
         result = dict(python)
@@ -203,8 +230,11 @@ class JITFunction:
         kernel = self._kernels.get(key)
         if kernel is None:
             self._refuse_tensors(python)
-            kernel = self._kernels[key] = JITKernel(self.function, python, self.settings)
-            self._keep.append(list(python.values()))  # keys of unhashable values hold their id
+            with self._lock:  # threads that call it at the same time share one kernel
+                kernel = self._kernels.get(key)
+                if kernel is None:
+                    kernel = self._kernels[key] = JITKernel(self.function, python, self.settings)
+                    self._keep.append(list(python.values()))  # keys of unhashable values hold their id
         return kernel
 
     def _refuse_tensors(self, python: Mapping[str, Any]) -> None:
@@ -228,21 +258,21 @@ class _CallForm:
     """Where a call's arguments are, for calls of one form: places in (positional, keyword values, defaults)."""
 
     def __init__(
-        self, function: JITFunction, given: int, runtime: tuple[int, ...], python: tuple[tuple[str, int], ...],
-        defaults: tuple[Any, ...],
-    ) -> None:  # fmt: skip
+        self, function: JITFunction, form: CallForm, python_names: tuple[str, ...], defaults: tuple[Any, ...]
+    ) -> None:
+        self.form = form
+        self.defaults = defaults
         self._function = function
-        self._runtime = runtime
-        self._python = python
-        self._defaults = defaults
-        self._runtime_is_all = runtime == tuple(range(given))
+        self._python = tuple(zip(python_names, form.python, strict=True))
+        self._runtime_is_all = form.runtime == tuple(range(form.given))
         # Mutable defaults may be other values at the next call.
-        self._fixed = all(place >= given and _hashable(defaults[place - given]) for _, place in python)
+        self._fixed = all(place >= form.given and _hashable(defaults[place - form.given]) for place in form.python)
         self._kernel: JITKernel | None = None
 
-    def split(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[JITKernel, tuple[Any, ...]]:
-        """The kernel for the Python arguments of a call, and its run-time arguments in order."""
-        values = (*args, *kwargs.values(), *self._defaults)
+    def split(
+        self, values: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[JITKernel, tuple[Any, ...]]:
+        """The kernel for the Python arguments of a call, and its run-time arguments in order. ``values``: by place."""
         kernel = self._kernel
         if kernel is None:
             kernel = self._function._kernel({name: values[place] for name, place in self._python})
@@ -250,7 +280,7 @@ class _CallForm:
                 self._kernel = kernel  # every Python argument has its default
         if self._runtime_is_all and not kwargs:
             return kernel, args
-        return kernel, tuple([values[place] for place in self._runtime])
+        return kernel, tuple([values[place] for place in self.form.runtime])
 
 
 class JITFactory:
@@ -262,18 +292,26 @@ class JITFactory:
         self.settings = settings
         self._kernels: dict[Any, JITKernel] = {}
         self._keep: list[Any] = []
+        self._lock = threading.RLock()
         update_wrapper(self, function)
 
     def __call__(self, *args: Any, **kwargs: Any) -> JITKernel:
         key = (_frozen(args), _frozen(kwargs))
         kernel = self._kernels.get(key)
         if kernel is None:
-            try:
-                kernel = self._kernels[key] = self._make(args, kwargs)
-            except Exception as error:
-                raise without_our_frames(error) from error.__cause__
-            self._keep.append((args, kwargs))
+            with self._lock:  # threads that call it at the same time share one kernel
+                kernel = self._kernels.get(key)
+                if kernel is None:
+                    try:
+                        kernel = self._kernels[key] = self._make(args, kwargs)
+                    except Exception as error:
+                        raise without_our_frames(error) from error.__cause__
+                    self._keep.append((args, kwargs))
         return kernel
+
+    def __reduce__(self) -> str:
+        """Pickled by name, as functions are: a worker process imports its module, and finds it there."""
+        return self.function.__qualname__
 
     def compile(self, *args: Any, **kwargs: Any) -> JITKernel:
         """The kernel for factory arguments, compiled now."""
@@ -283,6 +321,21 @@ class JITFactory:
         except Exception as error:
             raise without_our_frames(error) from error.__cause__
         return kernel
+
+    def par_compile(
+        self,
+        configs: Iterable[Mapping[str, Any] | Sequence[Any]],
+        num_workers: int | None = None,
+        ignore_error: bool = False,
+    ) -> list[JITKernel | PtxtileError]:
+        """The kernels for several factory arguments (by name or in order), compiled side by side: see
+        :func:`ptxtile.compile_many`."""
+        from ptxtile.tune.compile_many import compile_many
+
+        makers = [
+            lambda given=given: self(**given) if isinstance(given, Mapping) else self(*given) for given in configs
+        ]
+        return compile_many(makers, workers=num_workers, ignore_error=ignore_error)
 
     def specialize(self, *args: Any, **kwargs: Any) -> JITKernel:
         """The kernel for factory arguments, before anything of it is traced or compiled."""

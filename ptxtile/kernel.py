@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -30,6 +31,8 @@ from ptxtile.ir.program import Program, Why
 from ptxtile.ir.written_tensors import written_tensors
 from ptxtile.launch_record import LaunchRecord
 from ptxtile.lower.options import Options
+from ptxtile.native.calls import CallForm, Latest, NativeCallable
+from ptxtile.operators.untraced import untraced
 from ptxtile.runtime.call_plan import UNFIT
 from ptxtile.runtime.planned_calls import PlannedCalls
 from ptxtile.target import Target
@@ -37,9 +40,10 @@ from ptxtile.target import get as get_target
 
 if TYPE_CHECKING:
     from ptxtile.compiled_programs import CompiledProgram
+    from ptxtile.export.export import Exported
     from ptxtile.profile.profiler import Profiler
     from ptxtile.runtime.arguments import Binding
-    from ptxtile.runtime.executable import Executable
+    from ptxtile.runtime.executable import Executable, KeptLogs
     from ptxtile.runtime.resources import KernelResources
     from ptxtile.sim.check import Report
 
@@ -66,8 +70,11 @@ def without_our_frames(error: BaseException) -> BaseException:
 class Variant:
     """One compiled specialization. PTX is made when it is first needed; the simulator does without."""
 
-    def __init__(self, tile_program: Program, target: Target, settings: Settings, timings: dict[str, float]) -> None:
+    def __init__(
+        self, tile_program: Program, target: Target, settings: Settings, timings: dict[str, float], number: int
+    ) -> None:
         self.tile_program = tile_program
+        self.number = number  # of its kernel's variants, from 1
         self.target = target
         self.settings = settings
         self.trace_timings = timings
@@ -130,14 +137,14 @@ class Variant:
         """Whether a call on a card would find its PTX made."""
         return self._compiled is not None or self._executable is not None
 
-    def adopt(self, made: CompiledProgram, image: bytes | None = None) -> None:
-        """Take over what another process has compiled of the same program, unless it is there already. ``image``: the
-        machine code that a card's driver has made of its PTX."""
+    def adopt(self, made: CompiledProgram, logs: KeptLogs | None = None) -> None:
+        """Take over what another process has compiled of the same program, unless it is there already. ``logs``: what
+        was said when it was assembled."""
         from ptxtile.runtime.executable import Executable
 
         with self._lock:
             if self._executable is None:
-                self._executable = Executable(made.ptx, made.launch, self.target.name, image=image)
+                self._executable = Executable(made.ptx, made.launch, self.target.name, logs=logs)
 
     @cached_property
     def written(self) -> frozenset[str]:
@@ -176,7 +183,7 @@ class Variant:
         return binding.results
 
 
-class JITKernel:
+class JITKernel(NativeCallable):
     """A function with its Python arguments fixed. Called with tensors and numbers, it compiles what they need and runs.
 
     CUDA tensors run on their card, on torch's current stream; CPU tensors in the simulator. ``latency``, ``config`` and
@@ -203,8 +210,12 @@ class JITKernel:
         self._variants: dict[tuple[Specialization, str], Variant] = {}
         self._calls: dict[tuple[Any, ...], Variant] = {}
         self._planned = PlannedCalls()
-        self._latest: Variant | None = None
+        self._numbers = itertools.count(1)
+        self._numbered: dict[int, Variant] = {}
+        self._latest_call = Latest()
+        self._call_forms: dict[tuple[int | str, ...], CallForm] = {}
         self._signature_seconds = 0.0
+        self._tracing = threading.RLock()  # threads that call it at the same time share one variant
 
     def __repr__(self) -> str:
         return f"<ptxtile kernel {self.function.function.__name__}, {len(self._variants)} variants>"
@@ -228,23 +239,47 @@ class JITKernel:
 
     # ---------------------------------------------------------------- calling
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    @untraced
+    def _call_checked(self, *args: Any, **kwargs: Any) -> Any:
         try:
+            form = self._call_forms.get((len(args), *kwargs)) or self._form(args, kwargs)
+            values = (*args, *kwargs.values())
             if kwargs:
                 args, kwargs = self._positional(args, kwargs)
-            return self._run(args, kwargs)
+            return self._run(args, kwargs, self, form, values)
         except Exception as error:
             raise without_our_frames(error) from error.__cause__
 
-    def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    __call__ = _call_checked  # calls that repeat are made in native code, which takes this place
+
+    def _form(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> CallForm:
+        """Of a call with so many positional arguments and these keywords in this order."""
+        order = list(range(len(args)))
+        names = list(kwargs)
+        for parameter in self.signature.inputs[len(args) :]:
+            if parameter.name in kwargs:
+                order.append(len(args) + names.index(parameter.name))
+        form = self._call_forms[len(args), *kwargs] = CallForm(len(args), tuple(names), tuple(order))
+        return form
+
+    def _run(
+        self,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        caller: NativeCallable | None = None,
+        form: CallForm | None = None,
+        values: tuple[Any, ...] = (),
+    ) -> Any:
         """By the plan of an earlier call like this one where there is one; else, and for what a plan cannot run, with
-        all checks."""
+        all checks. ``caller``, ``form``, ``values``: the call as it was written, for native code to take over."""
         found = None if kwargs else self._planned.find(args)
         if found is not None:
             plan, addresses, numbers = found
             result = plan.run(args, addresses, numbers)
             if result is not UNFIT:
                 self._latest = plan.owner
+                if caller is not None and form is not None:
+                    caller._offer(plan, form, values, plan.owner.number, self._latest_call)
                 return result
         return self._run_checked(args, kwargs)
 
@@ -360,15 +395,23 @@ class JITKernel:
         key = (specialization, target.name)
         variant = self._variants.get(key)
         if variant is None:
-            started = time.perf_counter()
-            program = trace(self.function, self.python_arguments, specialization, self.signature)
-            timings = {
-                "rewrite": self.function.rewrite_seconds,
-                "signature": self._signature_seconds,
-                "trace": time.perf_counter() - started,
-            }
-            self.function.rewrite_seconds = self._signature_seconds = 0.0  # once, for the first variant
-            variant = self._variants[key] = Variant(program, target, self.settings, timings)
+            with self._tracing:
+                variant = self._variants.get(key)
+                if variant is None:
+                    variant = self._variants[key] = self._trace(specialization, target)
+        return variant
+
+    def _trace(self, specialization: Specialization, target: Target) -> Variant:
+        started = time.perf_counter()
+        program = trace(self.function, self.python_arguments, specialization, self.signature)
+        timings = {
+            "rewrite": self.function.rewrite_seconds,
+            "signature": self._signature_seconds,
+            "trace": time.perf_counter() - started,
+        }
+        self.function.rewrite_seconds = self._signature_seconds = 0.0  # once, for the first variant
+        variant = Variant(program, target, self.settings, timings, next(self._numbers))
+        self._numbered[variant.number] = variant
         return variant
 
     def variant_for(self, *args: Any) -> Variant:
@@ -380,6 +423,15 @@ class JITKernel:
             raise without_our_frames(error) from error.__cause__
 
     # ---------------------------------------------------------------- looking inside
+
+    @property
+    def _latest(self) -> Variant | None:
+        """The variant of the latest call, whoever made it."""
+        return self._numbered.get(self._latest_call.number)
+
+    @_latest.setter
+    def _latest(self, variant: Variant) -> None:
+        self._latest_call.number = variant.number
 
     @property
     def variant(self) -> Variant:
@@ -470,6 +522,25 @@ class JITKernel:
         text = self.artifact.llvm_ir
         assert text is not None
         Path(path).write_text(text)
+
+    def export(
+        self, directory: str | Path, name: str | None = None, *, arguments: Sequence[Any] | None = None
+    ) -> Exported:
+        """Writes what a program without Python needs to run this kernel: PTX, LLVM IR, a cubin where one can be made
+        here, a description of the launch as JSON, and a C header that launches it. See
+        :func:`ptxtile.export.export.export`.
+
+        ``arguments``: of a call; the variant that it would take is exported, whose sizes and strides are as free as its
+        are (a dynamic size that is no multiple of 16, a tensor that is not contiguous). Without them the variant of the
+        latest call, else that of contiguous, aligned tensors and dynamic sizes that are multiples of 16.
+        """
+        from ptxtile.export.export import export
+
+        try:
+            variant = self.variant if arguments is None else self.variant_for(*arguments)
+            return export(variant.compiled(), directory, name)
+        except Exception as error:
+            raise without_our_frames(error) from error.__cause__
 
     def scalar_parameters(self) -> tuple[str, ...]:
         return tuple(p.name for p in self.signature.parameters if isinstance(p, ScalarSignature))

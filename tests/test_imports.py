@@ -27,11 +27,12 @@ ALLOWED: dict[str, set[str]] = {
     "nvvm": BASE | {"target", "ir"},
     "sim": BASE | {"target", "ir"},
     "runtime": BASE | {"target"},
+    "native": BASE | {"runtime"},
 }
 """What each part of the package may import of the others; the parts that are not listed may import all of these."""
 
-LLVMLITE = {"nvvm", "runtime/launcher"}
-"""Where llvmlite may be imported: the emitter, and the launcher once there is one."""
+LLVMLITE = {"nvvm", "native/object_code"}
+"""Where llvmlite may be imported: the emitter, and where the launcher's code is made."""
 
 BANNED_NAMES = {"utils", "util", "helpers", "helper", "common", "misc"}
 

@@ -189,10 +189,22 @@ def _sum(outcome: Outcome) -> str:
     return f"{found} in {schedules} schedule{'s' if schedules != 1 else ''} ({outcome.seconds:.1f} s)"
 
 
+JSON_FORMAT = 1
+"""Goes up when a key of ``--json`` changes its meaning or goes away; new keys may come at any time."""
+
+
 def as_dictionary(outcome: Outcome) -> dict[str, Any]:
-    """The outcome for ``--json``."""
+    """The outcome for ``--json``: one object.
+
+    ``format``: :data:`JSON_FORMAT`. ``kernel``, ``target``: names. ``arguments``: the call's, as text. ``schedules``:
+    runs that were made. ``seconds``: of all of it, with compiling. ``clean``: whether there are no findings.
+    ``findings``: objects with ``rule`` (a key of :data:`ptxtile.sim.check.findings.RULES`), ``message``, ``hint`` (may
+    be empty), ``locations`` (the user's lines of all sides, the later one first, each with ``file``, ``line`` and
+    ``column`` from 1 and the ``function``), and ``seed`` (the first schedule that showed it).
+    """
     kernel, report = outcome.call.kernel, outcome.report
     return {
+        "format": JSON_FORMAT,
         "kernel": kernel.function.function.__name__,
         "target": kernel.target.name,
         "arguments": str(outcome.call),
@@ -208,6 +220,7 @@ def _finding(finding: Finding) -> dict[str, Any]:
     return {
         "rule": finding.rule,
         "message": finding.message,
+        "hint": finding.hint,
         "locations": [_location(place) for place in dict.fromkeys(places)],
         "seed": finding.seed,
     }

@@ -1,4 +1,4 @@
-"""The command ``ptxtile``: ``cache``, ``inspect``, ``check``, ``doctor``, ``--version``.
+"""The command ``ptxtile``: ``cache``, ``inspect``, ``check``, ``export``, ``doctor``, ``--version``.
 
 Exit codes: 0; 1 for an error of the tree (its report alone on standard error), for a user's file that raises (its own
 traceback), for a tool that is not there and when ``check`` finds something; 2 for a wrong command line.
@@ -145,6 +145,34 @@ def check(
         print_outcome(outcome)
     if not outcome.report.clean:
         raise typer.Exit(1)
+
+
+@app.command()
+def export(
+    kernel: Annotated[
+        str, typer.Argument(metavar="FILE.py:NAME", help="A jitted function, factory, prim_func or kernel.")
+    ],
+    output: Annotated[Path, typer.Option("-o", help="The folder to write to.")],
+    define: Annotated[
+        list[str] | None, typer.Option("-D", metavar="NAME=VALUE", help="A size, or an argument of the factory.")
+    ] = None,
+    arch: Annotated[str | None, typer.Option("--arch", help="Architecture, such as sm_90a.")] = None,
+    option: Annotated[
+        list[str] | None, typer.Option("-O", metavar="NAME=VALUE", help="A compile option, such as fast_math=True.")
+    ] = None,
+    name: Annotated[str | None, typer.Option("--name", help="What files and C functions are called.")] = None,
+) -> None:
+    """Write PTX, LLVM IR, machine code, a description of the launch (JSON) and a C header that launches the kernel from
+    a program without Python. Needs no card; the variant is that of contiguous, aligned tensors."""
+    from ptxtile.compiler import lower
+    from ptxtile.export.export import export as write
+
+    with _errors_shown(kernel):
+        subject = find(kernel, parse_definitions(define or ()), arch, parse_definitions(option or ()))
+        made = write(lower(subject.program, subject.target, subject.options), output, name)
+    for path in made.files:
+        typer.echo(str(path))
+    typer.echo(f"cubin: {made.cubin_reason}", err=True)
 
 
 @contextmanager

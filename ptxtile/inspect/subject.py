@@ -94,7 +94,7 @@ def named(text: str) -> tuple[Any, str]:
     found = getattr(module, name, None)
     if found is None:
         raise UsageError(f"{path} has no {name!r}; it has " + (", ".join(_candidates(module)) or "no kernels"))
-    return found, name
+    return getattr(found, "jitted", found), name  # what is tuned stands for itself with the arguments that are given
 
 
 def find(text: str, definitions: Mapping[str, Any], arch: str | None, options: Mapping[str, Any]) -> Subject:

@@ -7,7 +7,7 @@ and loop counters, and :mod:`ptxtile.ir.conflicts` compares two accesses.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import field, replace
 from math import prod
 from typing import Any
@@ -31,6 +31,7 @@ from ptxtile.ir.expressions import (
     Unary,
     Var,
     compare,
+    constant_value,
 )
 from ptxtile.ir.program import Kernel, Program, ScalarParameter, TensorParameter
 from ptxtile.ir.rewrite import children, substitute, walk
@@ -63,8 +64,10 @@ class Context:
     ``threads`` counts from ``first_thread``. ``outer``: so many of ``loops`` stay symbolic, the others are enumerated.
     ``repeated``: inside a loop of unknown trip count that is no axis (While). ``uniform``: names of variables with one
     value in the CTA. ``memories``: global storage name → name of the memory it is part of (tensors that may alias
-    share one). ``tensor_maps``: name → tensor, box in elements (innermost first), bytes of the box. ``assumed``:
+    share one). ``tensor_maps``: name → tensor, box in elements (innermost first), bytes of the box, and what the map's
+    coordinates mean, equal for maps that mean the same. ``assumed``:
     conditions that all threads decide alike, which say in which iterations of the loops around the statement runs.
+    ``blocks``: block indices of the grid whose number is known.
     """
 
     thread: str
@@ -72,13 +75,14 @@ class Context:
     threads: int
     uniform: frozenset[str]
     memories: Mapping[str, str]
-    tensor_maps: Mapping[str, tuple[str, tuple[int, ...], int]]
+    tensor_maps: Mapping[str, tuple[str, tuple[int, ...], int, Hashable]]
     loops: tuple[Axis, ...] = ()
     outer: int = 0
     conditions: tuple[Expr, ...] = ()
     lets: Mapping[str, Expr] = field(default_factory=dict)
     repeated: bool = False
     assumed: tuple[Expr, ...] = ()
+    blocks: Mapping[str, int] = field(default_factory=dict)
 
     def with_let(self, statement: Let) -> Context:
         value = inlined(statement.value, self)
@@ -121,10 +125,17 @@ def kernel_context(program: Program, kernel: Kernel) -> Context:
     uniform = {var.name for var in (*program.symbols, *kernel.block_vars)}
     uniform |= {p.name for p in program.parameters if isinstance(p, ScalarParameter)}
     boxes = {
-        record.name: (record.tensor, record.box, prod(record.box) * parse_dtype(record.dtype).bits // 8)
+        record.name: (
+            record.tensor,
+            record.box,
+            prod(record.box) * parse_dtype(record.dtype).bits // 8,
+            (record.dtype, record.dimensions, record.strides, record.offset),
+        )
         for record in program.tensor_maps
     }
-    return Context(kernel.thread.name, 0, kernel.threads, frozenset(uniform), memories, boxes)
+    sizes = zip(kernel.block_vars, kernel.grid, strict=True)
+    blocks = {var.name: value for var, size in sizes if (value := constant_value(size)) is not None}
+    return Context(kernel.thread.name, 0, kernel.threads, frozenset(uniform), memories, boxes, blocks=blocks)
 
 
 def inlined(expression: Expr, context: Context) -> Expr | None:
@@ -169,9 +180,9 @@ class Access:
     ``index``: in elements, scalar definitions filled in; None: anywhere in the storage. ``asynchronous``: by ``engine``
     (``tma``, ``wgmma``, ``cp_async``) on behalf of the issuing threads. ``retired_by``: the shared storage whose waits
     (``retires``) complete an asynchronous access. ``box``: of a TMA access to global memory, (coordinate, extent) for
-    each dimension of its tensor map. ``atomic``: the operator of an atomic operation, ``load`` or ``store``.
-    ``by_warpgroups``: done for a warpgroup as soon as one of its threads says so. ``was_async``: an access of the
-    async proxy that was waited for.
+    each dimension of its tensor map, and ``space``, what coordinates mean there. ``atomic``: the operator of an atomic
+    operation, ``load`` or ``store``. ``by_warpgroups``: done for a warpgroup as soon as one of its threads says so.
+    ``was_async``: an access of the async proxy that was waited for.
     """
 
     storage: Storage
@@ -184,6 +195,7 @@ class Access:
     retired_by: str = ""
     location: Location | None = None
     box: tuple[tuple[Expr, int], ...] = ()
+    space: Hashable = None
     atomic: str = ""
     engine: str = "tma"
     by_warpgroups: bool = False
@@ -409,7 +421,7 @@ def operation_accesses(node: gpu_ops.GpuOp, context: Context) -> Iterator[Access
     if isinstance(node, (gpu_ops.TmaLoad, gpu_ops.TmaStore)):
         loads = isinstance(node, gpu_ops.TmaLoad)
         shared = node.shared
-        tensor, extents, box_bytes = context.tensor_maps[node.tensor_map]
+        tensor, extents, box_bytes, space = context.tensor_maps[node.tensor_map]
         element = shared.dtype.bits * shared.dtype.lanes
         common: dict[str, Any] = {
             "context": context,
@@ -424,6 +436,6 @@ def operation_accesses(node: gpu_ops.GpuOp, context: Context) -> Iterator[Access
         operator = "" if loads else node.operator
         unit = element if operator else 8
         in_memory = Access(
-            Storage(tensor, Scope.GLOBAL), not loads, None, unit, unit, box=box, atomic=operator, **common
+            Storage(tensor, Scope.GLOBAL), not loads, None, unit, unit, box=box, space=space, atomic=operator, **common
         )
         yield from (in_memory, on_chip) if loads else (on_chip, in_memory)

@@ -15,6 +15,7 @@ from math import gcd
 from typing import TYPE_CHECKING, NamedTuple
 
 from ptxtile.ir.access import Access
+from ptxtile.ir.box_positions import are_apart_in_other_iterations
 from ptxtile.ir.enumeration import NotEnumerable, depends_on, evaluate, separate
 from ptxtile.ir.expressions import Const, Expr, Load, Var
 from ptxtile.ir.footprint import NOBODY, SEVERAL, Footprint, footprint, mentions
@@ -201,13 +202,16 @@ def _canonical(access: Access) -> Expr:
 
 def _boxes_meet(a: Access, b: Access, relation: Relation, group: int) -> bool:
     """Whether two TMA boxes of one tensor may share an element: they do unless some dimension keeps them apart."""
-    if len(a.box) != len(b.box) or relation.parallel:
+    if len(a.box) != len(b.box) or a.space != b.space or relation.parallel:
         return True
     loops = frozenset(loops_around(a).keys() & loops_around(b).keys()) - relation.exited
     by_thread = _dimensions_by_thread(a) | _dimensions_by_thread(b)
     for dimension in range(len(a.box)):
         if dimension not in by_thread and _are_apart(a, 0, b, 0, dimension, loops, relation):
             return False
+    lagged = frozenset(name for name, _ in relation.lags) - relation.exited
+    if are_apart_in_other_iterations(a, b, lagged, relation.exited):
+        return False
     return not by_thread or any(
         not any(_are_apart(a, one, b, other, dimension, loops, relation) for dimension in by_thread)
         for one in _threads(a)

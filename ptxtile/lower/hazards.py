@@ -13,7 +13,7 @@ done. What a later access needs of it (:func:`need`) follows the rules of the PT
 * wgmma's read of its operands → a write: ``wgmma.wait_group`` by the warpgroup, then as for a generic read.
 * cp.async → anything: ``cp.async.wait_group`` by each issuing thread, then as for a generic write.
 * TMA store → a write of its source: ``cp.async.bulk.wait_group.read`` by the issuing thread, then as for a generic
-  read. The same before the CTA ends, when its shared memory goes.
+  read. The same before the CTA ends, when its shared memory goes, and before an arrival that lets another role write.
 * TMA store → an access of its destination: the full ``wait_group``, and for a generic access
   ``fence.proxy.async.global``. That includes another TMA store of the same thread: bulk operations keep no order among
   themselves (PTX ISA, «Memory Consistency Model», asynchronous operations).
@@ -311,8 +311,10 @@ def after_bulk_wait(
     for pending in state:
         access = pending.access
         if pending.in_flight and pending.is_store and pending.groups and access.threads & ~mask == 0:
-            if pending.groups <= pending_groups or (read and access.is_write):
-                pending = pending._replace(left=pending.left or (by_user and pending.groups <= pending_groups))
+            if pending.groups <= pending_groups:
+                pending = pending._replace(left=True) if by_user else pending
+            elif read and access.is_write:
+                pass
             elif not access.is_write:
                 pending = pending._replace(access=access.completed(), depth=depth, groups=0, left=False)
             else:

@@ -7,20 +7,23 @@ same form whose arguments are of the same kind do not come to ``_call_checked`` 
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import threading
 import weakref
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ptxtile import config
-from ptxtile.native import launcher
-from ptxtile.native.layout import PLANS_IN_A_BLOCK, Block
-from ptxtile.native.plan import NativePlan, Unsuitable
+from ptxtile.native.layout import PLANS_IN_A_BLOCK, WORD, Block
 from ptxtile.records import record
-from ptxtile.runtime.call_plan import CallPlan
 
+if TYPE_CHECKING:
+    from ptxtile.native.plan import NativePlan
+    from ptxtile.runtime.call_plan import CallPlan
+
+_pointer = ctypes.c_void_p
 _OFFERS_KEPT = 4096
 _AGAIN = 64
 """A plan that was thrown out of a full block comes back once it was offered as often: making it takes longer than a
@@ -32,8 +35,8 @@ class CallForm:
     """How a call was written.
 
     ``positional``: number of arguments without a name; ``names`` of the others, in order. Places count the arguments of
-    both kinds, then what the call left to defaults. ``runtime``: place of each argument of the record. ``python``: places
-    of the arguments that chose the kernel.
+    both kinds, then what the call left to defaults. ``runtime``: place of each argument of the record. ``python``:
+    places of the arguments that chose the kernel.
     """
 
     positional: int
@@ -75,18 +78,21 @@ class NativeCallable:
         """A call has gone by ``plan``. ``values``: its arguments and defaults, by place. ``number``: of the variant."""
         plans = self._plans
         if plans is None:
-            if not is_on() or launcher.get() is None:
-                return
             plans = self._plans = _Plans()
-        if plans.wants(plan, form):
-            made = launcher.get()
-            if made is None or not is_on():
-                return
-            try:
-                plans.add(NativePlan(plan, form, values, number, latest, made.reading))
-            except Unsuitable:
-                return
-            made.install(type(self))
+        if plans.wants(plan, form) and is_on():
+            self._take_over(plans, plan, form, values, number, latest)
+
+    def _take_over(
+        self, plans: _Plans, plan: CallPlan, form: CallForm, values: Sequence[Any], number: int, latest: Latest
+    ) -> None:
+        from ptxtile.native import launcher
+        from ptxtile.native.plan import NativePlan, Unsuitable
+
+        made = launcher.get()
+        if made is None or not made.install(type(self)):
+            return
+        with contextlib.suppress(Unsuitable):
+            plans.add(NativePlan(plan, form, values, number, latest, made.reading), plan, form)
             self._block = plans.address
 
 
@@ -104,14 +110,15 @@ class _Plans:
     """A block and the owners of the plans in it.
 
     Native code reads and reorders the block while it holds the interpreter's lock, between any two of the writes here:
-    after each of them the block is as good as before.
+    after each of them the block holds plans that live. One may be there twice then, or get lost; it is made again.
     """
 
     def __init__(self) -> None:
         self._words = (ctypes.c_uint64 * (Block.PLANS + PLANS_IN_A_BLOCK))()
         self.address = ctypes.addressof(self._words)
         self._owners: dict[int, NativePlan] = {}
-        self._offers: dict[tuple[CallForm, int], int] = {}
+        self._offers: dict[tuple[int, int], int] = {}
+        self._made: dict[tuple[int, int], int] = {}  # addresses of plans that may be gone
         self._lock = threading.Lock()
         _ALL.add(self)
 
@@ -125,29 +132,40 @@ class _Plans:
     def wants(self, plan: CallPlan, form: CallForm) -> bool:
         if len(self._offers) >= _OFFERS_KEPT:
             self._offers.clear()
-        key = (form, id(plan))
+            self._made.clear()
+        key = (id(form), id(plan))  # callables keep their forms, and their kernels the plans
         count = self._offers[key] = self._offers.get(key, 0) + 1
-        return count % _AGAIN == 1
+        if count % _AGAIN != 1:
+            return False
+        owner = self._owners.get(self._made.get(key, 0))
+        return owner is None or not owner.is_of(plan)
 
-    def add(self, made: NativePlan) -> None:
+    def add(self, made: NativePlan, plan: CallPlan, form: CallForm) -> None:
         with self._lock:
-            words, count = self._words, self._words[Block.PLANS_COUNT]
             self._owners[made.address] = made
-            if count < PLANS_IN_A_BLOCK:
-                words[Block.PLANS + count] = made.address
-                words[Block.PLANS_COUNT] = count + 1
-                return
-            words[Block.PLANS + count - 1] = made.address
-            there = set(words[Block.PLANS : Block.PLANS + count])
+            self._made[id(form), id(plan)] = made.address
+            words, first = self._words, self.address + WORD * Block.PLANS
+            kept = min(words[Block.PLANS_COUNT], PLANS_IN_A_BLOCK - 1)
+            ctypes.pythonapi.memmove(_pointer(first + WORD), _pointer(first), ctypes.c_size_t(WORD * kept))
+            words[Block.PLANS] = made.address
+            words[Block.PLANS_COUNT] = kept + 1
+            there = set(words[Block.PLANS : Block.PLANS + kept + 1])
             self._owners = {address: owner for address, owner in self._owners.items() if address in there}
 
     def clear(self) -> None:
         self._words[Block.PLANS_COUNT] = 0
         self._owners = {}
         self._offers.clear()
+        self._made.clear()
 
 
 _ALL: weakref.WeakSet[_Plans] = weakref.WeakSet()
+
+
+def forget() -> None:
+    """Calls that native code has taken over are made from Python again."""
+    for plans in list(_ALL):
+        plans.clear()
 
 
 def _forget_in_child() -> None:

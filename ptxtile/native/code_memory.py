@@ -41,14 +41,19 @@ class CodeMemory:
 
     def __init__(self, code: MachineCode, machine: str, table: int) -> None:
         thunk_at = -(-len(code.text) // _ALIGNMENT) * _ALIGNMENT
-        content = code.text.ljust(thunk_at, b"\0") + thunk(machine, table, code.entry - thunk_at)
-        descriptor = os.memfd_create("ptxtile launcher", os.MFD_CLOEXEC)
-        try:
-            os.write(descriptor, content)
-            self._map = mmap.mmap(descriptor, len(content), mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_EXEC)
-        finally:
-            os.close(descriptor)
-        self.entry = _address_of(self._map) + thunk_at
+        self._map, start = mapped(code.text.ljust(thunk_at, b"\0") + thunk(machine, table, code.entry - thunk_at))
+        self.entry = start + thunk_at
+
+
+def mapped(content: bytes) -> tuple[mmap.mmap, int]:
+    """``content`` in memory that can be read and run, for as long as the mapping lives, and its address."""
+    descriptor = os.memfd_create("ptxtile launcher", os.MFD_CLOEXEC)
+    try:
+        os.write(descriptor, content)
+        made = mmap.mmap(descriptor, len(content), mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_EXEC)
+    finally:
+        os.close(descriptor)
+    return made, _address_of(made)
 
 
 def _address_of(mapped: mmap.mmap) -> int:

@@ -12,7 +12,7 @@ no relocations and runs wherever it lies. The interpreter's lock is held but whi
 from __future__ import annotations
 
 from ptxtile.native.emit_numbers import converted
-from ptxtile.native.emit_run import run
+from ptxtile.native.emit_run import leave_context, let_go, run
 from ptxtile.native.layout import (
     ADDRESS_CLASS,
     MAX_ARGUMENTS,
@@ -33,7 +33,7 @@ _ATTRIBUTES = 'attributes #0 = { nounwind "no-builtins" "no-jump-tables"="true" 
 
 
 def module() -> str:
-    functions = [checked(), is_plain(), read(), fits(), converted(), run(), call()]
+    functions = [checked(), is_plain(), read(), fits(), converted(), let_go(), leave_context(), run(), call()]
     return "\n".join([function.text() for function in functions]) + _ATTRIBUTES
 
 
@@ -65,6 +65,7 @@ def call() -> Function:
             result = f.call_own("run", (plan, arguments, addresses, table))
             with f.when(f.is_("eq", result, MISFIT)):
                 f.give(f.call_own("checked", whole))
+            f.store(f.add(f.load(block, Block.USES), 1), block, Block.USES)
             f.give(result)
     f.give(f.call_own("checked", whole))
     return f
@@ -79,7 +80,6 @@ def _total(f: Function, positional: str, names: str, table: str) -> str:
 
 def _move_to_front(f: Function, block: str, position: str, plan: str) -> None:
     """Before anything that gives up the interpreter's lock: other threads change the order, too."""
-    f.store(f.add(f.load(block, Block.USES), 1), block, Block.USES)
     first = f.at(block, Block.PLANS)
     with f.repeat(position) as step:
         to = f.subtract(position, step)

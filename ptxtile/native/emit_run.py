@@ -46,9 +46,7 @@ class _Call:
 
     def finish(self, f: Function, result: str | int) -> None:
         """Gives up what the call holds, and returns."""
-        with f.repeat(self.made_count.get()) as position:
-            f.call(f.load(self.table, Table.DECREASE), (f.load(self.made, position),), "void")
-        f.call(f.load(self.table, Table.DECREASE), (self.keeper,), "void")
+        f.call_own("let_go", (self.plan, self.made, self.made_count.get(), self.table))
         f.give(result)
 
     def misfit_when(self, f: Function, condition: str, clear: bool = False) -> None:
@@ -59,8 +57,28 @@ class _Call:
             self.finish(f, _MISFIT)
 
     def leave_context(self, f: Function) -> None:
-        with f.when(f.is_("ne", self.pushed.get(), 0)):
-            f.call(f.load(self.plan, Plan.POP_CONTEXT), (f.room(1),), "i32")
+        f.call_own("leave_context", (self.plan, self.pushed.get()))
+
+
+def let_go() -> Function:
+    """Gives up the objects that were made, and the plan's owner."""
+    f = Function("let_go", ("plan", "made", "count", "table"))
+    plan, made, count, table = f.parameters
+    with f.repeat(count) as position:
+        f.call(f.load(table, Table.DECREASE), (f.load(made, position),), "void")
+    f.call(f.load(table, Table.DECREASE), (f.load(plan, Plan.KEEPER),), "void")
+    f.give(0)
+    return f
+
+
+def leave_context() -> Function:
+    """Pops the context of ``plan`` if it was pushed."""
+    f = Function("leave_context", ("plan", "pushed"))
+    plan, pushed = f.parameters
+    with f.when(f.is_("ne", pushed, 0)):
+        f.call(f.load(plan, Plan.POP_CONTEXT), (f.room(1),), "i32")
+    f.give(0)
+    return f
 
 
 def run() -> Function:

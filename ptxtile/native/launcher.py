@@ -16,7 +16,6 @@ import platform
 import struct
 import sys
 import threading
-from collections.abc import Callable
 from typing import Any
 
 from ptxtile import config
@@ -41,17 +40,18 @@ class Launcher:
         self.reading = reading
         self._table = (ctypes.c_uint64 * Table.COUNT)(*_table(reading))
         self._memory = CodeMemory(code, platform.machine(), ctypes.addressof(self._table))
-        self._installed: set[type] = set()
+        self._methods: list[Any] = []
 
-    def install(self, owner: type) -> None:
-        """Calls of ``owner``'s objects go through the native code: :func:`ptxtile.native.emit.call`."""
-        if owner not in self._installed:
-            self._installed.add(owner)
-            # An attribute like any other to type checkers, and a method in native code to the interpreter.
-            setattr(owner, "__call__", self.method_of(owner))  # noqa: B010
+    def install(self, owner: type) -> bool:
+        """Calls of ``owner``'s objects go through the native code from now on (:func:`ptxtile.native.emit.call`).
 
-    def method_of(self, owner: type) -> Any:
-        return python_facts.method(owner, "__call__", self._memory.entry, "Calls the kernel.")
+        False for a class whose calls are not those of its method ``_call_checked``.
+        """
+        given: Any = owner
+        if given.__call__ is given._call_checked:
+            given.__call__ = python_facts.method(owner, "__call__", self._memory.entry, "Calls the kernel.")
+            self._methods.append(given.__call__)
+        return any(given.__call__ is method for method in self._methods)  # its own, or that of a class above
 
 
 def _table(reading: Reading) -> list[int]:
@@ -168,14 +168,15 @@ class _Tried:
     def _call_checked(self, *args: Any, **kwargs: Any) -> Any:
         return args, kwargs
 
+    __call__ = _call_checked
+
 
 def check(launcher: Launcher) -> None:
     """RuntimeError unless calls without a block, with an empty one and with a plan for other arguments arrive as they
     were made."""
     owner = type("Tried", (_Tried,), {})
     launcher.install(owner)
-    made: Callable[[int], Any] = owner
     block = (ctypes.c_uint64 * (Block.PLANS + 1))()
-    for tried in (made(0), made(ctypes.addressof(block))):
+    for tried in (owner(0), owner(ctypes.addressof(block))):
         if tried() != ((), {}) or tried(1, "a", b=2.5) != ((1, "a"), {"b": 2.5}):
             raise RuntimeError("its self-test failed: arguments do not arrive")

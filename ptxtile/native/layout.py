@@ -5,11 +5,11 @@ one for each callable: its plans, the one used last first. A *plan*: all that a 
 all that is given to the driver; the words from :attr:`Plan.ARGUMENTS` on describe the call's arguments,
 :attr:`Argument.COUNT` words each, and further words of a plan name the places of other arrays in it, counted in words
 from its start.
+
+The names are of plain classes: an enumeration takes a millisecond to make.
 """
 
 from __future__ import annotations
-
-from enum import IntEnum
 
 WORD = 8
 """Bytes."""
@@ -22,7 +22,7 @@ MAX_LAUNCHES = 16
 PLANS_IN_A_BLOCK = 128
 
 
-class Table(IntEnum):
+class Table:
     """Functions of the interpreter's C API by their purpose, then objects, then how torch's tensors are read."""
 
     GET_ATTRIBUTE = 0  # PyObject_GetAttr
@@ -61,7 +61,7 @@ class Table(IntEnum):
     COUNT = 33
 
 
-class View(IntEnum):
+class View:
     """What is read of an argument: a DLTensor (dlpack.h) of a tensor; of anything else only a DATA of 0."""
 
     DATA = 0
@@ -73,13 +73,13 @@ class View(IntEnum):
     COUNT = 6
 
 
-class Block(IntEnum):
+class Block:
     PLANS_COUNT = 0
     USES = 1  # calls that were made without Python
     PLANS = 2
 
 
-class Plan(IntEnum):
+class Plan:
     KEEPER = 0  # the Python object that owns this memory
     LATEST_AT = 1  # where NUMBER is written after a call
     NUMBER = 2
@@ -87,7 +87,7 @@ class Plan(IntEnum):
     TOTAL = 4  # arguments, with those that are given by name
     NAMES_AT = 5  # of the arguments that are given by name, interned strings
     TENSORS = 6  # arguments that are tensors
-    OVERLAPS_AT = 7  # for each of these: bytes from its first to behind its last element, those before it that it overlaps
+    OVERLAPS_AT = 7  # for each: bytes from its first to behind its last element, those before it that it overlaps
     CONTEXT = 8
     DEVICE_TYPE = 9
     DEVICE_INDEX = 10
@@ -113,7 +113,7 @@ class Plan(IntEnum):
     ARGUMENTS = 30
 
 
-class Argument(IntEnum):
+class Argument:
     """The words of one argument; see :class:`Kind` for those from FIRST on."""
 
     KIND = 0
@@ -128,7 +128,7 @@ class Argument(IntEnum):
     COUNT = 9
 
 
-class Kind(IntEnum):
+class Kind:
     """TENSOR: device, rank and dtype (as in a View), address modulo 16, rank, where shape and strides are, position
     among the values. NUMBER: type, how it is written (:class:`Number`), byte among the values, bytes, smallest,
     largest, whether it must be the last word's value, that value. SAME: the object. EQUAL: an object of a type that is
@@ -140,7 +140,7 @@ class Kind(IntEnum):
     EQUAL = 3
 
 
-class Number(IntEnum):
+class Number:
     """How a Python number becomes bits, as :mod:`ptxtile.runtime.scalars` does it."""
 
     INTEGER = 0
@@ -151,7 +151,7 @@ class Number(IntEnum):
     BFLOAT16 = 5
 
 
-class Map(IntEnum):
+class Map:
     """The arguments of cuTensorMapEncodeTiled, whose addresses point into the plan."""
 
     DATA_TYPE = 0
@@ -172,7 +172,7 @@ ADDRESS_CLASS = 15
 """Of an address, the bits that a plan depends on."""
 
 
-class Launch(IntEnum):
+class Launch:
     """A CUlaunchConfig (cuda.h), the function, and which pointer is the first of its parameters."""
 
     CONFIG = 0

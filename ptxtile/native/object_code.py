@@ -14,6 +14,7 @@ from ptxtile.records import record
 _SYMBOL_TABLE, _RELOCATIONS, _RELOCATIONS_WITH_ADDENDS = 2, 9, 4
 """Types of sections (System V ABI, «Sections»)."""
 
+
 @record
 class MachineCode:
     """``text``: the bytes of one section. ``entry``: where the function starts in it, bytes."""
@@ -53,7 +54,8 @@ def from_elf(content: bytes, entry: str) -> MachineCode:
     text = None
     for index, (name_at, kind, flags, offset, size, _, about) in enumerate(sections):
         name = _name(content, names[3] + name_at)
-        if kind in (_RELOCATIONS, _RELOCATIONS_WITH_ADDENDS) and _name(content, names[3] + sections[about][0]) == ".text":
+        relocates = kind in (_RELOCATIONS, _RELOCATIONS_WITH_ADDENDS)
+        if relocates and _name(content, names[3] + sections[about][0]) == ".text":
             raise CompileError("the native launcher would need a linker", got=f"{size} bytes of relocations")
         if name == ".text":
             text = (index, content[offset : offset + size])
@@ -70,7 +72,8 @@ def _sections(content: bytes) -> Iterator[tuple[int, int, int, int, int, int, in
     (start,) = struct.unpack_from("<Q", content, 40)
     size, count = struct.unpack_from("<HH", content, 58)
     for index in range(count):
-        name, kind, flags, _, offset, length, link, about = struct.unpack_from("<IIQQQQII", content, start + index * size)
+        fields = struct.unpack_from("<IIQQQQII", content, start + index * size)
+        name, kind, flags, _, offset, length, link, about = fields
         yield name, kind, flags, offset, length, link, about
 
 

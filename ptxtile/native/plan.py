@@ -88,6 +88,9 @@ class NativePlan:
         self.address = ctypes.addressof(self._words)
         del self._tensors, self._shapes
 
+    def is_of(self, plan: CallPlan) -> bool:
+        return self._plan is plan
+
     def _refused(self, position: int, result: int) -> None:
         """Raises the error of launch number ``position``, which gave the CUresult ``result``."""
         self._plan.raise_refused(position, result)
@@ -97,7 +100,7 @@ class NativePlan:
         return id(thing)
 
     @staticmethod
-    def _append(words: list[int], at: Plan, content: Sequence[int]) -> None:
+    def _append(words: list[int], at: int, content: Sequence[int]) -> None:
         words[at] = len(words)
         words += content
 

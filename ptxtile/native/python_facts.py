@@ -1,4 +1,4 @@
-"""Where the interpreter's C functions are, and what a callable in native code needs of it, checked before it is used."""
+"""Where the interpreter's C functions are, and what native code needs of it, checked before it is used."""
 
 from __future__ import annotations
 

@@ -73,10 +73,12 @@ def _keys() -> tuple[int, int, int]:
     """Where a tensor object holds its TensorImpl, where that holds its keys, the key Negative."""
     import torch
 
+    negative_view: Any = torch._neg_view  # pyright: ignore[reportPrivateImportUsage]
+    zero_tensor: Any = torch._efficientzerotensor  # pyright: ignore[reportPrivateImportUsage]
     plain, whole = torch.zeros(3, 4), torch.zeros(2, dtype=torch.int8)
     tensors = [
-        plain, whole, torch.nn.Parameter(plain), torch._neg_view(plain), torch.zeros(2, dtype=torch.complex64).conj(),
-        plain.t(), plain[:0], torch._neg_view(whole), torch._efficientzerotensor((2, 3)), plain.to("meta"),
+        plain, whole, torch.nn.Parameter(plain), negative_view(plain), torch.zeros(2, dtype=torch.complex64).conj(),
+        plain.t(), plain[:0], negative_view(whole), zero_tensor((2, 3)), plain.to("meta"),
     ]  # fmt: skip
     with torch.inference_mode():
         tensors.append(torch.zeros(2, 3))

@@ -188,7 +188,7 @@ def write(writer: FunctionWriter, template: InlinePtx, operands: Sequence[str]) 
     result = template.result if not kinds else kinds[0] if len(kinds) == 1 else writer.module.struct(kinds)
     typed = ", ".join(f"{kind} {text}" for kind, text in zip(template.operands, operands, strict=True))
     effect = "" if template.pure else "sideeffect "
-    attributes = "#0" if template.convergent else "#1" if template.pure else "#2"
+    attributes = "#0" if template.convergent else "#1" if template.pure else "#3" if template.memoryless else "#2"
     text = f'call {result} asm {effect}"{template.text}", "{template.constraints}"({typed}) {attributes}'
     if result == "void":
         writer.line(text)

@@ -27,6 +27,7 @@ _ATTRIBUTES = (
     "attributes #0 = { convergent nounwind }",  # inline PTX that warps or CTAs run together
     "attributes #1 = { nounwind memory(none) }",  # inline PTX that only computes
     "attributes #2 = { nounwind }",
+    "attributes #3 = { nounwind willreturn memory(inaccessiblemem: readwrite) }",  # moves of named registers
 )
 
 

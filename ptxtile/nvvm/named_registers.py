@@ -53,7 +53,7 @@ def accumulators(context: Context) -> frozenset[str]:
 def declare(context: Context, buffer: Buffer) -> NamedRegisters:
     """Declares registers for the storage of ``buffer`` at the function's entry."""
     count, stem = (buffer.storage.size or 0) // 4, context.writer.name("acc") + "_"
-    context.writer.allocations.append(f'  call void asm sideeffect ".reg .b32 {stem}<{count}>;", ""() #2')
+    context.writer.allocations.append(f'  call void asm sideeffect ".reg .b32 {stem}<{count}>;", ""() #3')
     return NamedRegisters(tuple(f"{stem}{number}" for number in range(count)), buffer.dtype.element)
 
 
@@ -103,5 +103,6 @@ def _move(
 ) -> list[str]:
     """``operands``: texts and their LLVM types."""
     given = operands or {}
-    template = InlinePtx("named_registers", text, constraints, tuple(given.values()), _SECTION, results=results)
+    kinds = tuple(given.values())
+    template = InlinePtx("named_registers", text, constraints, kinds, _SECTION, results=results, memoryless=True)
     return inline_ptx.write(context.writer, template, list(given))

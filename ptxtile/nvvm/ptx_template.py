@@ -10,7 +10,8 @@ from ptxtile.target import Feature
 class InlinePtx:
     """``text`` with operands $0, $1…; ``constraints`` of LLVM, one for the result (if any) and each operand;
     ``operands`` are LLVM types; ``isa``: the PTX ISA version of this spelling, where it is newer than the feature
-    itself. ``results``: types of several results, in place of ``result``."""
+    itself. ``results``: types of several results, in place of ``result``. ``memoryless``: it has effects, but memory
+    accesses may be moved across it."""
 
     name: str
     text: str
@@ -23,6 +24,7 @@ class InlinePtx:
     feature: Feature | None = None
     isa: tuple[int, int] = (7, 0)
     results: tuple[str, ...] = ()
+    memoryless: bool = False
 
 
 def operation(

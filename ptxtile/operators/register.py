@@ -51,14 +51,15 @@ class TorchOperator:
             name, self._run, mutates_args=tuple(sorted(self.mutates)), schema=self.schema
         )
         self._definition.register_fake(self._fake)
-        self.op: Any = self._definition._opoverload
+        namespace, _, own = name.partition("::")
+        self.op: Any = getattr(getattr(torch.ops, namespace), own).default
         made = [allocation.name for allocation in self.effects.made]
         # For each thing that the kernel returns: the operator's result of that number, or ~ the number of a parameter.
         positions = {parameter.name: position for position, parameter in enumerate(self.kernels.parameters)}
         self._returns = tuple([made.index(n) if n in made else ~positions[n] for n in self.effects.returns])
         self._plain = self._returns == tuple(range(len(made)))
         self._parameter_names = tuple(parameter.name for parameter in self.kernels.parameters)
-        self.__name__ = name.partition("::")[2]
+        self.__name__ = own
         self.__doc__ = kernel.function.function.__doc__
 
     def __repr__(self) -> str:
@@ -100,10 +101,7 @@ class TorchOperator:
     def _run(self, *args: Any, **kwargs: Any) -> Any:
         kernel, values = self.kernels.choose(self.kernels.bound(args, kwargs))
         self._effects_of(kernel, constants_of(kernel, solve(kernel, values)))
-        try:
-            returned = kernel._run(values, {})
-        except Exception as error:
-            raise without_our_frames(error) from error.__cause__
+        returned = kernel(*values)
         if not self.effects.made:
             return None
         results = returned if isinstance(returned, tuple) else (returned,)

@@ -1,9 +1,9 @@
 """``do_bench``: how long a call takes on the card, in milliseconds.
 
 A measurement is one call between two events. Before it the L2 cache is emptied, so that it does not find its inputs
-there by the grace of the call before. Calls are enqueued in batches while the card is held busy: then no event waits for
-the host, and host time does not count. How many warm-up and measured calls there are follows from time budgets and a
-first estimate.
+there by the grace of the call before. Calls are enqueued in batches while the card is held busy: then no event waits
+for the host, and host time does not count. How many warm-up and measured calls there are follows from time budgets and
+a first estimate.
 """
 
 from __future__ import annotations

@@ -12,7 +12,8 @@ from typing import Any, Protocol
 FLUSH_FACTOR = 2
 """Bytes that are written to empty the L2 cache, in sizes of that cache: twice its size leaves nothing in it."""
 QUEUE_DEPTH = 1024
-"""Launches and events that a stream holds before the host has to wait. NVIDIA documents no figure; 1024 was observed."""
+"""Launches and events that a stream holds before the host has to wait. NVIDIA documents no figure; 1024 is what is
+observed."""
 MOST_HOLD = 0.05
 """Seconds for which the queue is held at once, at most."""
 WITHOUT_RATE = 2e9

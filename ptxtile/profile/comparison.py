@@ -1,4 +1,4 @@
-"""A kernel's results against a reference's: relative and absolute tolerance, and a share that may be outside of both."""
+"""A kernel's results against a reference's, by relative and absolute tolerance and a share that may be outside."""
 
 from __future__ import annotations
 

@@ -24,7 +24,6 @@ def measure_kernels(
     flush: bool = True,
 ) -> Measurement:
     """As :func:`ptxtile.profile.bench.measure`; each time is the sum over a call's kernels and copies."""
-    import torch
     from torch.profiler import ProfilerActivity, profile
 
     estimate = measure(function, warmup=warmup, warmup_calls=warmup_calls, calls=3, flush=flush, clock=clock).median
@@ -38,7 +37,7 @@ def measure_kernels(
     works = [
         (event.time_range.start, event.name, event.time_range.elapsed_us())
         for event in profiler.events() or ()
-        if event.device_type == torch.autograd.DeviceType.CUDA
+        if event.device_type.name == "CUDA"
     ]
     return Measurement(tuple(sums(works, count, flush)), "CUPTI")
 

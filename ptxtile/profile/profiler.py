@@ -142,7 +142,7 @@ class Profiler:
 
         arguments = list(input_tensors) if input_tensors is not None else self.inputs()
         if latency is None:
-            latency = self.do_bench(input_tensors=copied(arguments), return_mode="median", **bench_arguments)
+            latency = float(self.do_bench(input_tensors=copied(arguments), return_mode="median", **bench_arguments))
         return figures(self.kernel, arguments, latency, bytes=bytes, flops=flops)
 
 

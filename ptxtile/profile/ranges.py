@@ -13,13 +13,15 @@ _plain: Callable[..., Any] | None = None
 
 def enable(kernel_class: Any = None) -> None:
     """From now on each call of a kernel is inside an NVTX range of its function's name (``PTXTILE_NVTX=1`` does it from
-    the start). Calls then take a microsecond or two more; without this they take nothing more."""
+    the start). Calls are then made from Python; without ranges they take nothing more than ever."""
     global _plain
     with _lock:
         if _plain is None:
             found = kernel_class or _kernel_class()
-            _plain = found._run
-            found._run = _with_range(_plain)
+            plain = found._run
+            found._run = _with_range(plain)
+            _plain = plain
+            _forget_native_calls()
 
 
 def disable() -> None:
@@ -37,6 +39,13 @@ def _kernel_class() -> Any:
     return JITKernel
 
 
+def _forget_native_calls() -> None:
+    """Calls that are made in native code would have no range."""
+    from ptxtile.native import calls
+
+    calls.forget()
+
+
 @contextlib.contextmanager
 def named_ranges() -> Iterator[None]:
     """Calls inside of the block have a range each."""
@@ -48,7 +57,8 @@ def named_ranges() -> Iterator[None]:
 
 
 def _with_range(run: Callable[..., Any]) -> Callable[..., Any]:
-    def run_in_range(self: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def run_in_range(self: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *_: Any) -> Any:
+        """Without the form of the call, so that native code does not take it over."""
         import torch
 
         if not torch.cuda.is_available():  # nor are there ranges, in a torch without CUDA

@@ -11,6 +11,8 @@ import ctypes
 import importlib
 import os
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from ptxtile.errors import DriverError
@@ -160,6 +162,18 @@ class Driver:
             self.check("cuStreamWaitEvent", bindings.cuStreamWaitEvent(consumer, event, 0))
         finally:
             self.check("cuEventDestroy", bindings.cuEventDestroy(event))  # the wait keeps what it needs
+
+    @contextmanager
+    def captures_unharmed(self) -> Iterator[None]:
+        """Inside, calls of this thread that a stream capture cannot record are allowed while one is under way: what
+        they do is not part of the graph, and need not be (CUDA driver API, cuThreadExchangeStreamCaptureMode)."""
+        exchange = self.bindings.cuThreadExchangeStreamCaptureMode
+        relaxed = self.bindings.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+        before = self.check("cuThreadExchangeStreamCaptureMode", exchange(relaxed))
+        try:
+            yield
+        finally:
+            self.check("cuThreadExchangeStreamCaptureMode", exchange(before))
 
     # -- modules
 

@@ -21,7 +21,6 @@ from ptxtile.runtime.driver import Driver, LaunchShape
 from ptxtile.runtime.module import LoadedModule
 from ptxtile.runtime.parameters import ParameterLayout
 from ptxtile.runtime.resources import KernelResources
-from ptxtile.target.ptx_isa import format_isa
 
 STICKY = frozenset({700, 702, 714, 715, 716, 717, 718, 719})
 """CUresult values after which the context cannot be used any more, such as CUDA_ERROR_ILLEGAL_ADDRESS (CUDA driver API,
@@ -138,7 +137,7 @@ class Executable:
     def _load(self, driver: Driver, device: int) -> LoadedModule:
         assembler, known = "", ""
         if self._logs is not None:
-            assembler = f"sm_{''.join(map(str, driver.compute_capability(device)))}-{format_isa(driver.version())}"
+            assembler = module.assembler_of(driver, device)
             known = self._logs.find(assembler)
         options = {"cubin": self._image, "line_info": self._line_info, "known_log": known}
         loaded = module.load(driver, device, self.ptx, self.record.launches, **options)

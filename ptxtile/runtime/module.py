@@ -51,7 +51,8 @@ def load(
 ) -> LoadedModule:
     """Load ``ptx``, or the ``cubin`` that was made of it, into the current context, which is that of ``device``.
 
-    CompileError with the JIT's log when the driver refuses it; TargetError when the PTX is newer than the driver or
+    While this thread captures a stream (CUDA graphs), drivers of CUDA 12.3 and newer can load all the same, outside of
+    the graph; where the driver refuses, a DriverError says what to do. CompileError with the JIT's log when the driver refuses it; TargetError when the PTX is newer than the driver or
     for other cards; LaunchError when a kernel wants more shared memory than the card has. A PerformanceWarning for
     each thing that the JIT could not do as told. ``line_info`` keeps the Python lines of the PTX for profilers.
     ``known_log``: what it said earlier, for a driver that takes the code from its own cache and says nothing.
@@ -68,13 +69,15 @@ def load(
         "LOG_VERBOSE": 1,
         "GENERATE_LINE_INFO": int(line_info),
     }
-    result, handle = driver.load_module(ptx.encode() + b"\0" if cubin is None else cubin, options)
-    if result != 0:
-        raise _refused(driver, result, info, errors)
-    # The driver may put off compiling a kernel until it is asked for, so the log is complete only after this.
-    functions = {launch.kernel: driver.get_function(handle, launch.kernel) for launch in launches}
-    for launch in launches:
-        _prepare(driver, device, functions[launch.kernel], launch)
+    with driver.captures_unharmed():
+        result, handle = driver.load_module(ptx.encode() + b"\0" if cubin is None else cubin, options)
+        if result != 0:
+            raise _refused(driver, result, info, errors)
+        # The driver may put off compiling a kernel until it is asked for, so the log is complete only after this, and
+        # nothing is left to load while a launch is captured.
+        functions = {launch.kernel: driver.get_function(handle, launch.kernel) for launch in launches}
+        for launch in launches:
+            _prepare(driver, device, functions[launch.kernel], launch)
     text = _text(info) or known_log
     log = jit_log.parse(text)
     isa = isa_of(ptx)
@@ -86,8 +89,23 @@ def load(
     return LoadedModule(handle, functions, resources, text)
 
 
-def _refused(driver: Driver, result: Any, info: bytearray, errors: bytearray) -> CompileError:
+CAPTURE_ERRORS = range(900, 909)
+"""CUresult values for calls that a stream capture does not allow (CUDA driver API, «CUresult»)."""
+
+
+def assembler_of(driver: Driver, device: int) -> str:
+    """Whose JIT makes the code of ``device``: architecture of the card and CUDA version of the driver, a part of a file
+    name."""
+    return f"sm_{''.join(map(str, driver.compute_capability(device)))}-{format_isa(driver.version())}"
+
+
+def _refused(driver: Driver, result: Any, info: bytearray, errors: bytearray) -> CompileError | DriverError:
     name, text = driver.describe(result)
+    if int(result) in CAPTURE_ERRORS:
+        return DriverError(
+            f"a kernel cannot be loaded while a CUDA graph is captured: {name} ({int(result)}): {text}",
+            hint="call it once before the capture, with arguments of the same kind",
+        )
     log = "\n".join(part for part in (_text(errors), _text(info)) if part) or "the driver gave no log"
     return CompileError(f"the driver's JIT refused the module: {name}: {text}\n{log}")
 

@@ -27,8 +27,9 @@ if TYPE_CHECKING:
 class Touch:
     """Bytes that an effect reads or writes, for a checker. ``offsets`` [row, unit]: byte offsets, ``width`` bytes each,
     into the shared memory of the CTAs ``ctas`` [row], or into a tensor's storage, on behalf of those CTAs. ``inside``:
-    the units that are really touched. ``signals``: the mbarrier that each row's write completes on. ``issuers``: for
-    each row, which of the active lanes issued it; None: the lanes in order, one row each."""
+    the units that are really touched. ``name``: of the storage, or of the tensor. ``signals``: the mbarrier that each
+    row's write completes on. ``issuers``: for each row, which of the active lanes issued it; None: the lanes in order,
+    one row each."""
 
     memory: SharedMemory | GlobalTensor
     is_write: bool

@@ -79,7 +79,9 @@ def whole_groups(threads: Threads, name: str, mask: Mask, size: int) -> np.ndarr
             expected=f"multiples of {size} threads",
             got=f"threads {threads.thread_range}",
         )
-    lanes = np.ones(shape, dtype=bool) if mask is None else np.broadcast_to(mask, shape)
+    if mask is None:
+        return np.ones((shape[0], shape[1] // size), dtype=bool)
+    lanes = np.broadcast_to(mask, shape)
     by_group = lanes.reshape(shape[0], -1, size)
     some, whole = np.asarray(by_group.any(axis=2)), by_group.all(axis=2)
     if (some & ~whole).any():

@@ -6,16 +6,20 @@ import contextlib
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Executor, Future
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ptxtile import compiled_programs
-from ptxtile.compiler import warn
-from ptxtile.errors import ArgumentError, PtxtileError, WorkerError
+from ptxtile.errors import PtxtileError, WorkerError
 from ptxtile.kernel import JITKernel, Variant
 from ptxtile.runtime.module import runs_on
 from ptxtile.tune.compile_task import CompileOutcome, CompileTask, compile_task, task_of
 from ptxtile.tune.pool import COMPILER, WorkerPool, default_workers
 
+if TYPE_CHECKING:
+    from ptxtile.runtime.executable import KeptLogs
+
+MOST_ON_A_CARD = 16
+"""Processes, unless the user wants more: each has a context on the card, of some hundred megabytes."""
 WARM_UP = ("ptxtile.tune.compile_task:warm_up",)
 
 
@@ -40,16 +44,14 @@ def compiling_pool(workers: int | None = None, timeout: float | None = None, dri
 def compiling_executor(
     executor: Executor | None, workers: int | None, timeout: float | None, tasks: int
 ) -> Iterator[tuple[Executor, bool]]:
-    """``executor``, or processes of ours for as long as the block runs; and whether they are to use this host's card."""
+    """``executor``, or processes of ours while the block runs; and whether they are to use this host's card."""
     if executor is not None:
         yield executor, False
         return
     driver = "torch" in sys.modules and sys.modules["torch"].cuda.is_available()
-    pool = compiling_pool(min(workers or default_workers(), max(1, tasks)), timeout, driver)
-    try:
+    count = workers or (min(default_workers(), MOST_ON_A_CARD) if driver else default_workers())
+    with compiling_pool(min(count, max(1, tasks)), timeout, driver) as pool:
         yield pool, driver
-    finally:
-        pool.shutdown(cancel_futures=True)
 
 
 def compile_many(
@@ -116,10 +118,11 @@ def task_for(variant: Variant, card: int | None = None) -> CompileTask | None:
     if variant.is_compiled:
         return None
     if compiled_programs.is_on():
-        found = compiled_programs.find(_key(variant))
+        key = _key(variant)
+        found = compiled_programs.find(key)
         if found is not None:
             found.warn_again()
-            variant.adopt(found)
+            variant.adopt(found, compiled_programs.AssemblerLogs(key))
             return None
     return task_of(variant.tile_program, variant.target, variant.settings.options, card)
 
@@ -128,9 +131,27 @@ def take(variant: Variant, outcome: CompileOutcome) -> None:
     """What a worker has compiled becomes ``variant``'s code, is kept on disk, and its warnings are issued here."""
     made = outcome.compiled
     made.warn_again()
+    logs: KeptLogs = _SaidLog(outcome.assembler, outcome.log)
     if compiled_programs.is_on():
-        compiled_programs.keep(_key(variant), made)
-    variant.adopt(made, outcome.cubin)
+        key = _key(variant)
+        compiled_programs.keep(key, made)
+        logs = compiled_programs.AssemblerLogs(key)
+        if outcome.log:
+            logs.keep(outcome.assembler, outcome.log)
+    variant.adopt(made, logs)
+
+
+class _SaidLog:
+    """One log, in memory."""
+
+    def __init__(self, assembler: str, log: str) -> None:
+        self._said = {assembler: log}
+
+    def find(self, assembler: str) -> str:
+        return self._said.get(assembler, "")
+
+    def keep(self, assembler: str, log: str) -> None:
+        self._said[assembler] = log
 
 
 def _key(variant: Variant) -> str:

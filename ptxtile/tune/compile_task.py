@@ -11,12 +11,13 @@ from __future__ import annotations
 import os
 import pickle
 import time
+import warnings
 from collections.abc import Mapping
 
-from ptxtile import __version__
+from ptxtile import __version__, config
 from ptxtile.compiled_programs import CompiledProgram
 from ptxtile.compiler import emit_ptx, grouped, lower
-from ptxtile.errors import PtxtileError, TargetError, WorkerError
+from ptxtile.errors import DriverError, LaunchError, PerformanceWarning, PtxtileError, TargetError, WorkerError
 from ptxtile.ir.program import Program
 from ptxtile.lower.options import Options
 from ptxtile.records import record
@@ -28,7 +29,8 @@ from ptxtile.target import get as get_target
 @record
 class CompileTask:
     """``program``: pickle of a traced :class:`~ptxtile.ir.program.Program`. ``card``: the device whose driver is to
-    assemble the PTX, None: nobody. ``simulate``: lower it only, for the simulator."""
+    assemble the PTX, and keep the code for whoever loads it; None: nobody. ``simulate``: lower it only, for the
+    simulator."""
 
     name: str
     program: bytes
@@ -44,9 +46,9 @@ class CompileOutcome:
     """What a task gives. Nothing of it is set where there is an ``error``.
 
     ptx, launch (JSON), warned: as in :class:`~ptxtile.compiled_programs.CompiledProgram`. lowered: pickle of the
-    program at the gpu stage, for the simulator. cubin, log: what the card's driver made and said. seconds: of ``trace``,
-    ``passes``, ``LLVM``, ``imports`` and ``driver``. error: of a kernel that cannot be compiled, a PtxtileError.
-    worker: the process that did it.
+    program at the gpu stage, for the simulator. assembler, log: who assembled it, and what it said. seconds: of
+    ``trace``, ``passes``, ``LLVM``, ``imports``, ``context`` and ``driver``. error: of a kernel that cannot be
+    compiled. worker: the process that did it.
     """
 
     name: str
@@ -55,7 +57,7 @@ class CompileOutcome:
     launch: str = ""
     warned: tuple[tuple[str, str, int, int], ...] = ()
     lowered: bytes | None = None
-    cubin: bytes | None = None
+    assembler: str = ""
     log: str = ""
     seconds: Mapping[str, float] | None = None
     error: PtxtileError | None = None
@@ -92,15 +94,13 @@ def compile_task(task: CompileTask) -> CompileOutcome:
         artifact = emit_ptx(artifact)
         seconds = _seconds(artifact.timings)
         made = CompiledProgram.of(artifact)
-        cubin, log = None, ""
+        assembler, log = "", ""
         if task.card is not None:
-            started = time.perf_counter()
-            cubin, log = assemble(made.ptx, task.card)
-            seconds["driver"] = time.perf_counter() - started
+            assembler, log = assemble(made, task.card, seconds)
     except PtxtileError as error:
         return CompileOutcome(task.name, task.target, error=error.with_traceback(None), worker=os.getpid())
     return CompileOutcome(
-        task.name, task.target, made.ptx, record_text.to_json(made.launch), made.warned, None, cubin, log, seconds,
+        task.name, task.target, made.ptx, record_text.to_json(made.launch), made.warned, None, assembler, log, seconds,
         worker=os.getpid(),
     )  # fmt: skip
 
@@ -109,33 +109,29 @@ def _seconds(timings: Mapping[str, float]) -> dict[str, float]:
     return {group: sum(steps.values()) for group, steps in grouped(timings).items()}
 
 
-def assemble(ptx: str, device: int) -> tuple[bytes | None, str]:
-    """The machine code that the driver's JIT makes of ``ptx`` for ``device``, and its log.
+def assemble(made: CompiledProgram, device: int, seconds: dict[str, float]) -> tuple[str, str]:
+    """Let the driver's JIT assemble the program for ``device``; gives who did it, and its log. ``seconds`` gets the
+    time of ``context`` and ``driver``.
 
-    None and no log where that card cannot run the PTX (it is compiled for another): it is loaded, or refused, where it
-    is to run. CompileError when the driver refuses it.
+    The module is loaded and unloaded again: what stays is the code in the driver's own cache on disk, from where the
+    process that runs the kernel loads it in a moment. (Linking to a cubin would be another way to hand code over, but
+    linkers ignore setmaxnreg.) Empty texts where that card cannot run the PTX, or cannot be used from this process: the
+    kernel is then assembled, or refused, where it runs. CompileError when the JIT refuses it.
     """
-    from ptxtile.errors import CompileError, DriverError
     from ptxtile.runtime import context, module
 
-    with context.current(device) as driver:
-        try:
-            module.check_version(ptx, driver.version())
-            module.check_target(ptx, driver.compute_capability(device))
-        except TargetError:
-            return None, ""
-        said, errors = bytearray(module.LOG_BYTES), bytearray(module.LOG_BYTES)
-        options = {
-            "INFO_LOG_BUFFER": said, "INFO_LOG_BUFFER_SIZE_BYTES": module.LOG_BYTES,
-            "ERROR_LOG_BUFFER": errors, "ERROR_LOG_BUFFER_SIZE_BYTES": module.LOG_BYTES,
-            "LOG_VERBOSE": 1, "GENERATE_LINE_INFO": 1,
-        }  # fmt: skip
-        try:
-            cubin = driver.link(ptx.encode() + b"\0", options)
-        except DriverError as error:
-            text = bytes(errors).split(b"\0", 1)[0].decode(errors="replace")
-            raise CompileError(f"the driver's JIT refused the module: {error.message}\n{text}") from error
-    return cubin, bytes(said).split(b"\0", 1)[0].decode(errors="replace").strip()
+    started = time.perf_counter()
+    try:
+        with context.current(device) as driver, warnings.catch_warnings():
+            warnings.simplefilter("ignore", PerformanceWarning)  # whoever runs the kernel is told, from the log
+            seconds["context"] = time.perf_counter() - started
+            loaded = module.load(driver, device, made.ptx, made.launch.launches)
+            driver.unload_module(loaded.handle)
+            seconds["driver"] = time.perf_counter() - started - seconds["context"]
+            return module.assembler_of(driver, device), loaded.log
+    except (DriverError, TargetError, LaunchError) as error:
+        config.logger().info("%s is assembled where it runs: %s", made.name, error)
+        return "", ""
 
 
 def warm_up() -> None:

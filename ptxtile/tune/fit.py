@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ptxtile.ir.buffers import Buffer, Scope
+from ptxtile.ir.expressions import Const
 from ptxtile.ir.program import Kernel, Program
 from ptxtile.ir.rewrite import statements_in
 from ptxtile.ir.statements import Allocate, For, LoopKind
@@ -49,6 +50,8 @@ def ring_bytes(kernel: Kernel) -> int:
         stages = loop.option("num_stages")
         if not isinstance(stages, int) or stages < 2 or loop.option("stage") is not None:
             continue
+        if isinstance(loop.start, Const) and isinstance(loop.stop, Const):
+            stages = min(stages, max(1, int(loop.stop.value) - int(loop.start.value)))
         tiles = {
             node.destination.buffer.name: node.destination.buffer
             for node in statements_in(loop.body)

@@ -83,7 +83,7 @@ def _measure(task: MeasureTask) -> Measured:
     arguments = copied(pristine)
     launch, run_binding, figures = _loaded(task)
     binding = bind(launch, arguments, device_type="cpu" if task.device == "cpu" else "cuda")
-    poison([binding.tensors[allocation.name] for allocation in launch.allocations if allocation.name in binding.tensors])
+    poison([binding.tensors[allocation.name] for allocation in launch.allocations])
 
     def run() -> None:
         run_binding(binding)
@@ -150,7 +150,7 @@ def _loaded(task: MeasureTask) -> tuple[LaunchRecord, Callable[[Binding], Any], 
     from ptxtile.runtime.executable import Executable
 
     launch = record_text.from_json(outcome.launch)
-    executable = Executable(outcome.ptx, launch, outcome.target, image=outcome.cubin)
+    executable = Executable(outcome.ptx, launch, outcome.target)
     found = executable.resources(torch.device(task.device).index or 0).values()
     said = jit_log.parse(outcome.log).functions.values()
     spills = [each.spill_stores for each in (*found, *said) if each.spill_stores is not None]

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 def draw(result: TuningResult) -> Any:
     """A bar for each configuration that has a time, the fastest on top; a line for the reference."""
     try:
-        from matplotlib.figure import Figure
+        from matplotlib.figure import Figure  # pyright: ignore[reportMissingImports]
     except ImportError as error:
         raise TuningError("a plot needs matplotlib", got=str(error), hint="pip install ptxtile[plot]") from error
 

@@ -22,7 +22,7 @@ from concurrent.futures import Executor, Future
 from multiprocessing.connection import Connection
 from typing import Any
 
-from ptxtile.errors import WorkerError
+from ptxtile.errors import WorkerError, WorkerTimeout
 from ptxtile.records import record
 from ptxtile.tune.worker import call_bytes
 
@@ -34,6 +34,8 @@ _START = (
 )
 _GRACE = 10.0
 """Seconds that processes get to end by themselves."""
+_START_LIMIT = 300.0
+"""Seconds that a process gets to import what it needs."""
 
 
 def default_workers() -> int:
@@ -50,11 +52,11 @@ class _Call:
 
 
 class WorkerPool(Executor):
-    """``workers`` processes that have imported ``preload``, started at once.
+    """``workers`` processes that have imported ``preload``; they start with the first call, or with :meth:`start`.
 
     ``timeout``: seconds after which a call's process is killed, and the call's future raises
-    :class:`~ptxtile.errors.WorkerError`; None: never. ``prepare``: functions, as ``module:name``, that the processes
-    call first.
+    :class:`~ptxtile.errors.WorkerTimeout`; None: never. ``prepare``: functions, as ``module:name``, that the processes
+    call first. A function that raises :class:`~ptxtile.errors.WorkerError` asks for its process to be replaced.
     """
 
     def __init__(
@@ -72,13 +74,19 @@ class WorkerPool(Executor):
         self._closed = False
         self._lock = threading.Lock()
         self._servers: list[subprocess.Popen[bytes]] = []
-        connections = self._start(self.workers)
-        self._threads = [
-            threading.Thread(target=self._serve_calls, args=(connection,), daemon=True, name=f"ptxtile worker {place}")
-            for place, connection in enumerate(connections)
-        ]
-        for thread in self._threads:
-            thread.start()
+        self._threads: list[threading.Thread] = []
+        self._processes: set[int] = set()
+
+    def start(self) -> None:
+        """Start the processes now; they import while the caller goes on."""
+        with self._lock:
+            if self._threads or self._closed:
+                return
+            for place, connection in enumerate(self._start(self.workers)):
+                name = f"ptxtile worker {place}"
+                thread = threading.Thread(target=self._serve_calls, args=(connection,), daemon=True, name=name)
+                self._threads.append(thread)
+                thread.start()
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         """The future of ``fn(*args, **kwargs)`` in a worker; all of it must be picklable."""
@@ -91,6 +99,7 @@ class WorkerPool(Executor):
         if self._closed:
             raise RuntimeError("cannot schedule new futures after shutdown")
         future: Future[Any] = Future()
+        self.start()
         self._calls.put(_Call(future, call_bytes(fn, args, kwargs), timeout, getattr(fn, "__name__", "a call")))
         return future
 
@@ -100,11 +109,7 @@ class WorkerPool(Executor):
                 return
             self._closed = True
         if cancel_futures:
-            with contextlib.suppress(queue.Empty):
-                while True:
-                    call = self._calls.get_nowait()
-                    if call is not None:
-                        call.future.cancel()
+            self._cancel()
         for _ in self._threads:
             self._calls.put(None)
         if not wait:
@@ -117,6 +122,26 @@ class WorkerPool(Executor):
             except subprocess.TimeoutExpired:
                 server.kill()
                 server.wait()
+
+    def kill(self) -> None:
+        """End all processes now, whatever they are at; nothing more can be submitted."""
+        self._cancel()
+        for process in list(self._processes):
+            _kill(process)
+        self.shutdown(cancel_futures=True)
+
+    def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
+        """At the end of a ``with`` block: wait for what was submitted; after an exception, such as Ctrl-C, do not."""
+        if kind is not None:
+            self.kill()
+        self.shutdown()
+
+    def _cancel(self) -> None:
+        with contextlib.suppress(queue.Empty):
+            while True:
+                call = self._calls.get_nowait()
+                if call is not None:
+                    call.future.cancel()
 
     # -- processes
 
@@ -150,10 +175,14 @@ class WorkerPool(Executor):
                 continue
             if connection.closed:
                 (connection,) = self._start(1)
+                self._processes.discard(process or 0)
                 process = None
             try:
                 if process is None:
-                    process = pickle.loads(connection.recv_bytes())
+                    if not connection.poll(_START_LIMIT):
+                        raise EOFError
+                    process = int(pickle.loads(connection.recv_bytes()))
+                    self._processes.add(process)
                 connection.send_bytes(call.request)
                 if not connection.poll(call.timeout):
                     raise TimeoutError
@@ -161,7 +190,7 @@ class WorkerPool(Executor):
             except TimeoutError:
                 _kill(process)
                 connection.close()
-                call.future.set_exception(WorkerError(f"{call.what} did not end within {call.timeout:g} s"))
+                call.future.set_exception(WorkerTimeout(f"{call.what} did not end within {call.timeout:g} s"))
             except (EOFError, OSError):
                 connection.close()
                 call.future.set_exception(
@@ -175,6 +204,9 @@ class WorkerPool(Executor):
                 if returned:
                     call.future.set_result(value)
                 else:
+                    if isinstance(value, WorkerError):
+                        _kill(process)
+                        connection.close()
                     call.future.set_exception(value)
         connection.close()
 

@@ -77,11 +77,10 @@ class TuningResult:
     def table(self) -> Table:
         """For ``rich.print``."""
         from rich.table import Table
-
         from rich.text import Text
 
         table = Table(title=f"{self.name} on {self.device}" + (f", {self.clock}" if self.clock else ""))
-        names = [name for name in self.rows[0].config] if self.rows else []
+        names = list(self.rows[0].config) if self.rows else []
         for name in names:
             table.add_column(name, justify="right")
         for name in ("ms", "of best", "registers", "spilled", "shared"):
@@ -91,7 +90,7 @@ class TuningResult:
             ratio = "" if row.latency is None else f"{row.latency / self.latency:.2f}"
             latency = "" if row.latency is None else f"{row.latency:.4g}"
             figures = ["" if value is None else str(value) for value in (row.registers, row.spills, row.shared_bytes)]
-            note = "" if row.status is Status.MEASURED else f"{row.status.value}: {_first_line(row.reason)}".rstrip(": ")
+            note = "" if row.status is Status.MEASURED else f"{row.status.value}: {_first_line(row.reason)}"
             values = [str(row.config.get(name)) for name in names]
             style = "bold" if row.config == self.config else None
             table.add_row(*map(Text, (*values, latency, ratio, *figures, note)), style=style)

@@ -1,4 +1,4 @@
-"""What worker processes run: a server imports once what all of them need and forks them; each answers calls on a socket.
+"""What worker processes run: a server imports once what all need and forks them; each answers calls on a socket.
 
 Importing the compiler takes a quarter of a second of a processor, a fork some milliseconds. The server has no threads
 and touches no CUDA, so that a fork is safe. A process that is to import torch, which has threads, is not forked: it is

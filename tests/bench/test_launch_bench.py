@@ -61,12 +61,16 @@ def test_it_runs_to_its_end(stand_in, tmp_path, capsys) -> None:
     kinds = [f"{n} tensors, {form}, out {how}" for n in launch.COUNTS for form in ("plain", "tma")
              for how in ("passed", "allocated")]  # fmt: skip
     for kind in ("0 tensors, plain", *kinds):
-        for contender in ("ptxtile", "driver, native loop", "driver, ctypes"):
+        for contender in ("ptxtile", "ptxtile, from Python", "driver, native loop", "driver, ctypes"):
             assert f"{kind}: {contender}" in names
+    assert "3 tensors, plain, eager: ptxtile" in names
     assert "3 tensors, plain, out passed: ptxtile, all checks" in names
     assert {"torch.add(out=)", "torch.add", "torch.empty"} <= set(names) and len(set(names)) == len(names)
     for row in rows:
-        assert set(row) == {"contender", "µs", "µs 95%"}
+        compared = {"above the floor", "of the floor"} if " tensors, " in row["contender"] else set()
+        assert set(row) == {"contender", "µs", "µs 95%"} | compared
+        if row["contender"].endswith("native loop"):
+            assert row["of the floor"] == 1 and row["above the floor"] == 0
         assert row["µs 95%"][0] <= row["µs"] <= row["µs 95%"][1] and row["µs"] > 0
 
 

@@ -83,6 +83,8 @@ def _checks() -> Iterator[Check]:
     yield Check("gemm_decode", "sm_90a", (20, 136, 328), dict(splits=4))
     yield Check("gemm_decode", "sm_90a", (64, 72, 264), dict(block_K=128, num_stages=6))
     yield Check("gemm_decode", "sm_80", (7, 136, 136), dict(splits=2))
+    yield Check("torch_operator", "sm_90a", (72, 136, 64))
+    yield Check("torch_operator", "sm_80", (40, 72, 136))
     # sizes that TMA and wide accesses cannot take
     yield Check("gemm", "sm_90a", (65, 7, 13))
     yield Check("gemm_transposes", "sm_90a", (67, 71, 33), dict(layout="TN"))
@@ -135,4 +137,7 @@ KERNELS = (
     Kernel("gemm_roles", "gemm_roles", _SQUARE, ("sm_90a", "sm_120a")),
     Kernel("gemm_decode", "gemm_decode", dict(m=16, N=8192, K=8192)),
     Kernel("gemm_decode", "gemm_decode", dict(m=64, N=8192, K=8192, splits=4), ("sm_90a",)),
+    Kernel("torch_operator", "product_kernel", _SQUARE, ("sm_90a",)),
+    Kernel("torch_operator", "silu_kernel", dict(M=4096, N=4096)),
+    Kernel("torch_operator", "silu_backward_kernel", dict(M=4096, N=4096)),
 )

@@ -53,6 +53,28 @@ def persistent(
 
 
 @ptxtile.jit
+def of_any_height(A, B, waves: T.int32, blocks=2):
+    """As many waves of tiles of ``persistent`` as the call says."""
+    M, N, K = T.const("M, N, K")
+    A: T.Tensor((M, K), T.bfloat16)
+    B: T.Tensor((N, K), T.bfloat16)
+    C = T.empty((M, N), T.bfloat16)
+    with T.Kernel(blocks, threads=256) as block:
+        A_shared, B_shared = T.alloc_shared((128, 64), T.bfloat16), T.alloc_shared((128, 64), T.bfloat16)
+        C_local = T.alloc_fragment((128, 128), T.float32)
+        for wave in range(T.min(waves, 512)):
+            tile = wave * blocks + block
+            by, bx = tile // (N // 128), tile % (N // 128)
+            T.clear(C_local)
+            for k in T.Pipelined(T.ceildiv(K, 64), num_stages=3):
+                T.copy(A[by * 128, k * 64], A_shared)
+                T.copy(B[bx * 128, k * 64], B_shared)
+                T.gemm(A_shared, B_shared, C_local, transpose_B=True)
+            T.copy(C_local, C[by * 128, bx * 128])
+    return C
+
+
+@ptxtile.jit
 def through_shared(
     A, B, block_M=128, block_N=128, block_K=64, stages=2, threads=256, blocks=2, out="bfloat16", transposed=False
 ):  # fmt: skip

@@ -128,7 +128,10 @@ def test_json(file: str) -> None:
         (file, line("earlier")),
         (file, line("later")),
     }
-    assert race["seed"] in (0, 1) and "S[" in race["message"]
+    assert race["seed"] in (0, 1) and "S[" in race["message"] and "T.sync_threads()" in race["hint"]
+    assert set(made) == {"format", "kernel", "target", "arguments", "schedules", "seconds", "clean", "findings"}
+    assert set(race) == {"rule", "message", "hint", "locations", "seed"} and made["format"] == 1
+    assert set(race["locations"][0]) == {"file", "line", "column", "function"}
     clean = json.loads(run(f"{file}:kernel", "--json").stdout)
     assert clean["clean"] and clean["findings"] == []
 

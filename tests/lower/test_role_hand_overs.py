@@ -180,7 +180,7 @@ def test_a_cluster_does_not_go_on_while_a_store_reads_what_others_fill() -> None
 
     run = lambda p: outline(insert_synchronization.run(placed(p), TARGET, Options()))  # noqa: E731
     assert run(around(constant(3))) == "if[I FI] B if[TS C] Wr CA CW if[E TL] W"
-    assert run(around(None)) == "if[I FI] B if[TS C] CA CW if[E Wr TL] W"
+    assert run(around(None)) == "if[I FI] B if[TS C] CA CW Wr if[E TL] W"
 
 
 def resolved(seed: int) -> Program:

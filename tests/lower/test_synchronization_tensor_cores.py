@@ -15,12 +15,15 @@ ptxtile_ir(1)
 program("p", stage="gpu")
 A = tensor(bfloat16, (65536,))
 C = tensor(float32, (65536,))
+TensorMapRecord(name="A_map", tensor="A", dtype="bfloat16", dimensions=(65536,), strides=(), box=(256,))
+TensorMapRecord(name="C_map", tensor="C", dtype="bfloat16", dimensions=(131072,), strides=(), box=(256,))
 @kernel(grid=(4, 1, 1), threads=128, shared_bytes={shared})
 def kernel(bx, by, bz, tx):
     S = allocate_shared(bfloat16, (8192,), storage_alignment=1024{place})
     acc = allocate_register(float32, (8,))
     a = allocate_register(bfloat16, (8,))
 """
+BAR = "bar = allocate_barrier(uint64, (1,), storage_alignment=8, storage_offset=16384)\n"
 D = "d: uint64 = cast(shared_address(S, 0) >> uint32(4), uint64) | uint64(4611686293305360384)\n"
 MULTIPLY = ("wgmma_fence()\n"
             "wgmma(accumulator=acc, accumulator_offset=0, n=16, k=16, dtype_a=bfloat16, dtype_b=bfloat16, shared_b=S, "
@@ -36,12 +39,13 @@ OWN = "C[tx] = cast(S[tx * 8 + 3], float32)\n"
 
 SHORT = {"bar_sync": "barrier", "fence_proxy_async": "fence", "cp_async_wait_group": "copied", "cp_async": "copy",
          "load_matrix": "ldmatrix", "wgmma": "wgmma", "wgmma_wait_group": "wait",
-         "store_matrix": "stmatrix"}  # fmt: skip
+         "store_matrix": "stmatrix", "tma_load": "load box", "tma_store": "store box",
+         "bulk_wait_group": "read"}  # fmt: skip
 
 
 def order(body: str) -> list[str]:
     """The memory operations and what was inserted between them, in order."""
-    text = KERNEL.format(shared=16384, place=", storage_offset=0")
+    text = KERNEL.format(shared=16392, place=", storage_offset=0")
     program = parse_program(text + "".join(f"    {line}\n" for line in body.splitlines()))
     done = print_program(insert_synchronization.run(program, target.get("sm_90a"), Options()))
     found = []
@@ -73,6 +77,33 @@ def order(body: str) -> list[str]:
 )  # fmt: skip
 def test_what_is_inserted(body: str, expected: list[str]) -> None:
     assert order(body) == expected
+
+
+STORE_BOX = ("if tx == 0:\n    tma_store(tensor_map=\"C_map\", coordinates=(k * 256,), shared=S, offset=0)\n"
+             "    bulk_commit_group()\n    bulk_wait_group(pending=0, read=True)\n")  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("use", "between"),
+    [
+        (D + MULTIPLY + WAIT, ["barrier"]),
+        (STORE_BOX, []),  # by the thread that loads
+        (LOAD, ["fence", "barrier"]),
+        (OWN, ["fence", "barrier"]),
+        (STORE, ["fence", "barrier"]),
+        (D + MULTIPLY + WAIT + LOAD, ["fence", "barrier"]),
+    ],
+)
+def test_only_what_threads_did_is_fenced_from_the_next_load(use: str, between: list[str]) -> None:
+    """wgmma and TMA stores read by the async proxy, as a TMA load writes: what was waited for needs no fence."""
+    round_ = ("if tx == 0:\n    mbarrier_arrive_expect_tx(barrier=bar, index=0, bytes=512)\n"
+              "    tma_load(tensor_map=\"A_map\", coordinates=(k * 256,), shared=S, offset=0, barrier=bar, index=0)\n"
+              "mbarrier_wait(barrier=bar, index=0, parity=k % 2, retires=(S,))\n")  # fmt: skip
+    text = "".join(f"    {line}\n" for line in (round_ + use).splitlines())
+    start = "if tx == 0:\n    mbarrier_init(barrier=bar, index=0, arrivals=1)\n    fence_mbarrier_init()\n"
+    alone = order(BAR + start + "bar_sync(id=0, threads=128)\nfor k in serial(0, 1):\n" + text)
+    found = order(BAR + start + "bar_sync(id=0, threads=128)\nfor k in serial(0, 8):\n" + text)
+    assert found == ["barrier", *between, *alone[1:]]
 
 
 def test_a_ring_of_copies_in_a_loop() -> None:

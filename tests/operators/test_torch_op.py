@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import shutil
+import uuid
 
 import pytest
 import torch
@@ -19,7 +19,6 @@ from tests.operators import kernels
 BACKENDS = ["aot_eager", pytest.param("inductor", marks=pytest.mark.skipif(
     shutil.which("g++") is None, reason="inductor needs a C++ compiler for CPU tensors"
 ))]  # fmt: skip
-_numbers = itertools.count()
 
 
 @pytest.fixture(autouse=True)
@@ -29,7 +28,7 @@ def fresh_dynamo():
 
 def named() -> str:
     """A name that no other test has registered."""
-    return f"ptxtile_tests::operator_{next(_numbers)}"
+    return f"ptxtile_tests::operator_{uuid.uuid4().hex}"
 
 
 def gemm_operator(kernel=kernels.gemm) -> ptxtile.torch_op:
@@ -319,3 +318,18 @@ def test_what_is_written_is_seen_at_both_ends(arch) -> None:
         program = kernel.variant.tile_program
         assert written_tensors(program) == wanted
         assert written_tensors(lower(program, get(arch)).program) == wanted
+
+
+def test_a_kernel_that_is_no_operator_is_not_traced() -> None:
+    """Its own code, that is: compiled code ends before it, and with fullgraph the error names the remedy."""
+    from examples.elementwise_add import elementwise_add, elementwise_add_factory
+
+    a = torch.randn(30, 40)
+    for kernel in (elementwise_add, elementwise_add_factory(30, 40)):
+        with pytest.raises(Exception, match="ptxtile.torch_op makes an operator of it"):
+            torch.compile(lambda x, kernel=kernel: kernel(x, x) * 2, fullgraph=True, backend="aot_eager")(a)
+        counter = CompileCounterWithBackend("aot_eager")
+        compiled = torch.compile(lambda x, kernel=kernel: kernel(x + 1, x) * 2, backend=counter)
+        for _ in range(2):
+            torch.testing.assert_close(compiled(a), (2 * a + 1) * 2)
+        assert counter.frame_count == 2  # before and behind the call

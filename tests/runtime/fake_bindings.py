@@ -48,7 +48,10 @@ class FakeBindings:
         self.driver_version = version
         self.info, self.errors = info, errors
         self.parameter_sizes = sizes
+        self.sizes_of: dict[str, tuple[int, ...]] = {}  # by kernel, where they differ
         self.device_of_pointers = 0
+        self.capture_mode = real.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_GLOBAL
+        self.modes_of_loads: list[str] = []
         self.launched: list[dict[str, Any]] = []
         self.encoded: list[dict[str, Any]] = []
         self.handles: dict[int, FakeFunction] = {}
@@ -56,6 +59,8 @@ class FakeBindings:
             b"cuTensorMapEncodeTiled": ctypes.CFUNCTYPE(ctypes.c_int, *_ENCODE_ARGUMENTS)(self._encode_tiled),
             b"cuLaunchKernelEx": self.function_of("cuLaunchKernelEx", self._launch),
             b"cuCtxGetCurrent": self.function_of("cuCtxGetCurrent", self._get_current),
+            b"cuCtxPushCurrent": self.function_of("cuCtxPushCurrent", self._push),
+            b"cuCtxPopCurrent": self.function_of("cuCtxPopCurrent", self._pop),
         }
 
     def __getattr__(self, name: str) -> Any:
@@ -130,6 +135,10 @@ class FakeBindings:
     def cuEventDestroy(self, event: str) -> tuple[Any, ...]:
         return self._returns("cuEventDestroy")
 
+    def cuThreadExchangeStreamCaptureMode(self, mode: real.CUstreamCaptureMode) -> tuple[Any, ...]:
+        before, self.capture_mode = self.capture_mode, mode
+        return self._returns("cuThreadExchangeStreamCaptureMode", before)
+
     def cuModuleLoadDataEx(self, image: bytes, count: int, options: list[Any], values: list[Any]) -> tuple[Any, ...]:
         given = {option.name.removeprefix("CU_JIT_"): value for option, value in zip(options, values, strict=True)}
         assert count == len(options)
@@ -138,6 +147,7 @@ class FakeBindings:
             assert len(given[f"{name}_LOG_BUFFER"]) == given[f"{name}_LOG_BUFFER_SIZE_BYTES"]
             given[f"{name}_LOG_BUFFER"][: len(encoded)] = encoded
         self.calls.append(("load", image, given, self.stack[-1] if self.stack else 0))
+        self.modes_of_loads.append(self.capture_mode.name.removeprefix("CU_STREAM_CAPTURE_MODE_"))
         return self._returns("cuModuleLoadDataEx", "module")
 
     def cuModuleGetFunction(self, module: Any, name: bytes) -> tuple[Any, ...]:
@@ -167,7 +177,8 @@ class FakeBindings:
         for index in range(count):
             kind, x, y, z = struct.unpack("I4x3I", ctypes.string_at(attributes_at + 72 * index, 20))
             attributes[ATTRIBUTES[kind]] = (x, y, z) if ATTRIBUTES[kind] == "CLUSTER_DIMENSION" else x
-        pointers = (ctypes.c_void_p * len(self.parameter_sizes)).from_address(parameters)
+        sizes = self.sizes_of.get(self.handles[function].removeprefix("function "), self.parameter_sizes)
+        pointers = (ctypes.c_void_p * len(sizes)).from_address(parameters)
         self.launched.append(
             {
                 "function": self.handles[function],
@@ -179,7 +190,7 @@ class FakeBindings:
                 "context": self.stack[-1] if self.stack else 0,
                 "parameters": [
                     ctypes.string_at(pointer, size)
-                    for pointer, size in zip(pointers, self.parameter_sizes, strict=True)
+                    for pointer, size in zip(pointers, sizes, strict=True)
                 ],
                 "alignments": [pointer % 64 for pointer in pointers],
             }
@@ -196,8 +207,16 @@ class FakeBindings:
     def function_of(name: str, function: Any) -> Any:
         """A C function that does ``function``, with the arguments of the driver's function ``name``."""
         pointer = ctypes.c_void_p
-        kinds = {"cuLaunchKernelEx": (pointer,) * 4, "cuCtxGetCurrent": (pointer,)}
-        return ctypes.CFUNCTYPE(ctypes.c_int, *kinds[name])(function)
+        kinds = {"cuLaunchKernelEx": (pointer,) * 4}
+        return ctypes.CFUNCTYPE(ctypes.c_int, *kinds.get(name, (pointer,)))(function)
+
+    def _push(self, context: int) -> int:
+        return int(self.cuCtxPushCurrent(context)[0])
+
+    def _pop(self, out: int) -> int:
+        result, context = self.cuCtxPopCurrent()
+        ctypes.c_void_p.from_address(out).value = context
+        return int(result)
 
     def _get_current(self, out: int) -> int:
         result = self.results.get("cuCtxGetCurrent", CODE)

@@ -261,36 +261,37 @@ def test_a_number_that_only_the_kernel_reads_needs_no_plan_of_its_own(fake) -> N
     assert len(calls.plans) == 1 and calls.found == 4
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda a, s, b, d: (a.t().contiguous().t(), s, b, d),  # the inner stride is not 1
-        lambda a, s, b, d: (a.double(), s, b, d),
-        lambda a, s, b, d: (a[:, :3], s, b, d),
-        lambda a, s, b, d: (a[:4], s, b, d),
-        lambda a, s, b, d: (a, s, torch.zeros(49)[1:].view(6, 8), d),  # four bytes off
-        lambda a, s, b, d: (a, s, b.to("meta"), d),
-        lambda a, s, b, d: (a, s, b.to_sparse(), d),
-        lambda a, s, b, d: (a, s, torch.zeros(6, 8, dtype=torch.complex64).conj().imag, d),  # a negative view
-        lambda a, s, b, d: (a, s, torch._neg_view(b), d),
-        lambda a, s, b, d: (a, s, torch._efficientzerotensor((6, 8)), d),
-        lambda a, s, b, d: (a, s, None, d),
-        lambda a, s, b, d: (a, s, "text", d),
-        lambda a, s, b, d: (a, s, 2, d),
-        lambda a, s, b, d: (a, None, b, d),
-        lambda a, s, b, d: (a, "1", b, d),
-        lambda a, s, b, d: (a, 1e39, b, d),
-        lambda a, s, b, d: (a, 10**400, b, d),
-        lambda a, s, b, d: (a, a, b, d),
-        lambda a, s, b, d: (a, s, b),
-        lambda a, s, b, d: (a, s, b, d, d),
-        lambda a, s, b, d: (d, s, b, a),
-        lambda a, s, b, d: (),
-        lambda a, s, b, d: (torch.zeros(6, 6), s, torch.zeros(6, 6), d),  # no multiple of 4
-        lambda a, s, b, d: (a, s, torch._to_functional_tensor(b), d),
-        lambda a, s, b, d: (_without_memory(a), s, b, d),
-    ],
+WRONG = (
+    lambda a, s, b, d: (a.t().contiguous().t(), s, b, d),  # the inner stride is not 1
+    lambda a, s, b, d: (a.double(), s, b, d),
+    lambda a, s, b, d: (a[:, :3], s, b, d),
+    lambda a, s, b, d: (a[:4], s, b, d),
+    lambda a, s, b, d: (a, s, torch.zeros(49)[1:].view(6, 8), d),  # four bytes off
+    lambda a, s, b, d: (a, s, b.to("meta"), d),
+    lambda a, s, b, d: (a, s, b.to_sparse(), d),
+    lambda a, s, b, d: (a, s, torch.zeros(6, 8, dtype=torch.complex64).conj().imag, d),  # a negative view
+    lambda a, s, b, d: (a, s, torch._neg_view(b), d),
+    lambda a, s, b, d: (a, s, torch._efficientzerotensor((6, 8)), d),
+    lambda a, s, b, d: (a, s, None, d),
+    lambda a, s, b, d: (a, s, "text", d),
+    lambda a, s, b, d: (a, s, 2, d),
+    lambda a, s, b, d: (a, None, b, d),
+    lambda a, s, b, d: (a, "1", b, d),
+    lambda a, s, b, d: (a, 1e39, b, d),
+    lambda a, s, b, d: (a, 10**400, b, d),
+    lambda a, s, b, d: (a, a, b, d),
+    lambda a, s, b, d: (a, s, b),
+    lambda a, s, b, d: (a, s, b, d, d),
+    lambda a, s, b, d: (d, s, b, a),
+    lambda a, s, b, d: (),
+    lambda a, s, b, d: (torch.zeros(6, 6), s, torch.zeros(6, 6), d),  # no multiple of 4
+    lambda a, s, b, d: (a, s, torch._to_functional_tensor(b), d),
+    lambda a, s, b, d: (_without_memory(a), s, b, d),
 )
+"""Changes to right arguments that must be refused."""
+
+
+@pytest.mark.parametrize("change", WRONG)
 def test_wrong_arguments_after_a_right_call(fake, change) -> None:
     fake.parameter_sizes = ADD_SIZES
     calls = Calls(fake, add_record())

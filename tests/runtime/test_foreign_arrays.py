@@ -180,8 +180,9 @@ def on_cpu(export: Any, device: int) -> torch.Tensor:
     assert described["data"][1] is False and described["version"] == 2 and "stream" not in described
 
     class Interface:
-        __array_interface__ = {**described, "version": 3}  # the same dictionary, but for the stream
-        owner = export
+        def __init__(self) -> None:
+            self.owner = export
+            self.__array_interface__ = {**described, "version": 3}  # the same dictionary, but for the stream
 
     return torch.from_numpy(np.asarray(Interface()))
 
@@ -259,7 +260,7 @@ def test_a_read_only_interface(fake) -> None:
 
 def test_misaligned_and_strided_interfaces(fake) -> None:
     """Other variants for them, as for tensors: the launches pass the address, and the stride where it is needed."""
-    a, b, c = arrays()
+    _, b, c = arrays()
     memory = np.zeros(6 * 40 + 1, np.float32)
     one = memory[1:].reshape(6, 40)
     kernel = adding()

@@ -16,6 +16,7 @@ import ptxtile
 import ptxtile.language as T
 from ptxtile import kernel as kernel_module
 from ptxtile.errors import ArgumentError, PtxtileError
+from ptxtile.native import calls
 from ptxtile.runtime import arguments, context, driver
 from ptxtile.runtime.call_plan import CallPlan
 from tests.runtime.fake_bindings import FakeBindings
@@ -24,9 +25,13 @@ WIDTHS = {"pointer": 8, "tensor_map": 128}
 NUMBERS = {"float32": 4, "int32": 4, "int64": 8}
 
 
-@pytest.fixture
-def fake(monkeypatch) -> FakeBindings:
+@pytest.fixture(params=["python", "native"])
+def fake(monkeypatch, request) -> FakeBindings:
+    """Every test with launches from Python alone, and with those in native code."""
     made = FakeBindings()
+    if request.param == "native":
+        request.getfixturevalue("native_stream").value = 5
+    monkeypatch.setenv("PTXTILE_LAUNCHER", request.param)
     monkeypatch.setattr(driver, "_import_bindings", lambda: made)
     monkeypatch.setattr(driver, "_library", None)
     monkeypatch.setattr(driver, "_initialised_in", None)
@@ -41,10 +46,24 @@ def fake(monkeypatch) -> FakeBindings:
     return made
 
 
+class PlansRun(list[CallPlan]):
+    """Every plan that has run from Python, in order; its length counts the calls in native code, too."""
+
+    def __init__(self) -> None:
+        self._kept = list(calls._ALL)  # none of them goes away while calls are counted
+        self._before = self._native()
+
+    @staticmethod
+    def _native() -> int:
+        return sum(plans.uses for plans in calls._ALL)
+
+    def __len__(self) -> int:
+        return super().__len__() + self._native() - self._before
+
+
 @pytest.fixture
-def plans_run(monkeypatch) -> list[CallPlan]:
-    """Every plan that has run, in order."""
-    ran: list[CallPlan] = []
+def plans_run(monkeypatch) -> PlansRun:
+    ran = PlansRun()
     run = CallPlan.run
 
     def recorded(self, *args: Any) -> Any:
@@ -136,6 +155,69 @@ def test_wrong_arguments_after_a_right_call(fake, args, kwargs) -> None:
         names = {frame.path.name for frame in caught.traceback}
         assert names == {"test_kernel_calls.py"} or ("jit.py" in names and "call_plan.py" not in names)
     used(a, 1.0)
+
+
+class Choice:
+    """A Python argument that is equal to others of its value."""
+
+    def __init__(self, value: int) -> None:
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Choice) and other.value == self.value
+
+    def __hash__(self) -> int:
+        return self.value
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        (1, True, 1.0), (0.0, -0.0, 0), ("a", "b", "ab"), (None, False, 0), (2.5, -2.5, 2.0),
+        (torch.float16, torch.bfloat16, "float16"), ((1, 2), (1, 2.0), (1, (2,))), ([1], [2], (1,)),
+        (Choice(1), Choice(2), Choice(3)), (float("nan"), float("inf"), 0.0), (2**70, 2**70 + 1, 5),
+    ],
+    ids=repr,
+)  # fmt: skip
+def test_python_arguments_that_are_alike(fake, values, random_generator) -> None:
+    """Each value has its kernel, which sees it and no other, whatever was called before."""
+
+    def threads_for(choice: Any) -> int:
+        return 32 * next(n for n, value in enumerate(values, start=1) if value is choice)
+
+    @ptxtile.jit(target="sm_90a")
+    def fill(A, choice=None):
+        A: T.Tensor((64,), T.float32)
+        with T.Kernel(1, threads=threads_for(choice)):
+            for i in T.Parallel(64):
+                A[i] = 1.0
+
+    fake.parameter_sizes = (8,)
+    for position in [*range(3), *random_generator.integers(0, 3, 40)]:
+        value = values[position]
+        fill(torch.zeros(64), value) if random_generator.random() < 0.5 else fill(torch.zeros(64), choice=value)
+        assert fake.launched[-1]["block"] == (32 * (position + 1), 1, 1)
+    assert len(fill._kernels) == 3
+
+
+def test_defaults_of_numbers(fake) -> None:
+    @ptxtile.jit(target="sm_90a")
+    def scale(A, factor=0.1, offset=7):
+        A: T.Tensor((64,), T.float32)
+        factor: T.float32
+        offset: T.int32
+        with T.Kernel(1, threads=32):
+            for i in T.Parallel(64):
+                A[i] = A[i] * factor + offset
+
+    fake.parameter_sizes = (8, 4, 4)
+    for _ in range(4):
+        for args, kwargs, factor, offset in (
+            ((), {}, 0.1, 7), ((0.5,), {}, 0.5, 7), ((0.25,), {}, 0.25, 7), ((), {"offset": -1}, 0.1, -1),
+            ((2.0, 3), {}, 2.0, 3), ((), {"offset": 4, "factor": -0.5}, -0.5, 4),
+        ):  # fmt: skip
+            scale(torch.zeros(64), *args, **kwargs)
+            assert fake.launched[-1]["parameters"][1:] == [struct.pack("<f", factor), struct.pack("<i", offset)]
 
 
 def test_overlap_needs_another_variant(fake, plans_run) -> None:
@@ -240,10 +322,11 @@ def test_mutable_defaults_are_read_at_each_call(fake) -> None:
                 A[bx * tile[0] + i] = 1.0
 
     fake.parameter_sizes = (8,)
-    fill(torch.zeros(64))
-    shape[0] = 16
-    fill(torch.zeros(64))
-    assert [launch["grid"] for launch in fake.launched] == [(2, 1, 1), (4, 1, 1)]
+    for tile in (32, 32, 32, 16, 16, 32):
+        shape[0] = tile
+        fill(torch.zeros(64))
+    grids = [launch["grid"][0] for launch in fake.launched]
+    assert grids == [2, 2, 2, 4, 4, 2]
 
 
 @ptxtile.jit(target="sm_90a")
@@ -277,6 +360,7 @@ def together(A):
 def test_planned_calls_launch_clusters_and_whole_grids(fake, plans_run, kernel, attributes) -> None:
     """The attributes of the checked first call are those of every planned one, for every size."""
     fake.parameter_sizes = (8, 8)
+    kernel = ptxtile.jit(kernel.function.function, target="sm_90a")  # without plans for another stand-in
     for size in (1024, 256, 1024):
         for _ in range(3):
             kernel(torch.zeros(size))

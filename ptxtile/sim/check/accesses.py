@@ -1,7 +1,7 @@
 """Loads and stores of shared and global memory by one unit of threads, each judged as it happens.
 
-Where in memory the threads of a unit come to is a :class:`Place`. Indices out of the tables (:mod:`.tables`) are the same
-arrays each time, so their places are kept.
+Where in memory the threads of a unit come to is a :class:`Place`. Indices out of the tables (:mod:`.tables`) are the
+same arrays each time, so their places are kept.
 """
 
 from __future__ import annotations

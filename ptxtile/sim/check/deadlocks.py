@@ -43,7 +43,8 @@ def describe_deadlock(group: CheckedGroup, error: DeadlockError) -> Finding:
         who = np.concatenate(numbers)
         lines.append(f"  {warps_in_words(group.watch, who)} {'wait' if is_several(who) else 'waits'} {text}")
     known = tuple(dict.fromkeys(place for _, place in together.values() if place is not None))
-    message = error.message if not lines else "\n".join([error.message.split("\n")[0], *lines])
+    first = error.message.split("\n")[0].removeprefix("deadlock: ")
+    message = "\n".join([first, *lines]) if lines else error.message.removeprefix("deadlock: ")
     return Finding("deadlock", message, known or (error.location,), HINT)
 
 
@@ -86,9 +87,24 @@ def _mbarrier(threads: CheckedThreads, mbarrier: CheckedMbarrier, parity: int) -
         text += f"; {bytes_} bytes are still expected"
     elif bytes_ < 0:
         text += f"; {-bytes_} bytes more came than were expected"
+    why = _wrong_phase(threads, mbarrier, parity)
+    if why:
+        return f"{text}; {why}"
     kinds = (_ARRIVALS if missing else ()) + (_BYTES if bytes_ else ())
     could = list(dict.fromkeys(_sources(group, mbarrier.name.split("[")[0], kinds)))
     return text + (f"; could arrive: {'; '.join(could)}" if could else "; nothing in the kernel arrives there")
+
+
+def _wrong_phase(threads: CheckedThreads, mbarrier: CheckedMbarrier, parity: int) -> str:
+    """Whether they wait for a parity that they have seen already, or came when it had passed."""
+    cta = threads.cta or 0
+    seen, phase = int(mbarrier.seen[threads.numbers(threads.everyone)].max()), int(mbarrier.phase[cta])
+    if seen > 0 and seen & 1 != parity:
+        return f"they have seen phase {seen - 1}, which had that parity, complete before: phase {seen} has the other"
+    first = max(seen, parity)  # who has seen n phases complete waits for number n, and a first wait tells it by parity
+    if first < phase:
+        return f"they came when phase {first}, for which they wait, and phase {phase - 1} were over"
+    return ""
 
 
 def _sources(group: CheckedGroup, barrier: str, kinds: tuple[type, ...]) -> Iterator[str]:

@@ -31,11 +31,12 @@ class Undefined:
 
 class States:
     """Of each element of a private storage: True when all threads have written it, None when none has, else which
-    ([CTA, lane]), with the register that what was written depends on."""
+    ([CTA, lane]), with the register that what was written depends on. ``missing``: elements that are not True."""
 
     def __init__(self, storage: PrivateStorage, everyone: np.ndarray) -> None:
         self.everyone = everyone
         self.written: list[bool | np.ndarray | None] = [None] * len(storage.elements)
+        self.missing = len(self.written)
         self.sources: dict[int, str] = {}
 
     def undefined(self, place: int, active: np.ndarray, name: str) -> Undefined | None:
@@ -47,16 +48,20 @@ class States:
 
     def store(self, place: int, active: np.ndarray | None, undefined: Undefined | None) -> None:
         """A store by the ``active`` threads, None: all."""
-        if undefined is None:
-            state = self.written[place]
-            if active is None or state is True:
-                self.written[place] = True
-                return
-            state = active if state is None else state | active
-            self.written[place] = True if bool((state | ~self.everyone).all()) else state
-            return
-        active = self.everyone if active is None else active
         state = self.written[place]
+        if undefined is None:
+            if state is True:
+                return
+            if active is not None:
+                active = active if state is None else state | active
+                if not bool((active | ~self.everyone).all()):
+                    self.written[place] = active
+                    return
+            self.written[place] = True
+            self.missing -= 1
+            return
+        self.missing += state is True
+        active = self.everyone if active is None else active
         before = self.everyone if state is True else np.zeros_like(active) if state is None else np.asarray(state)
         self.written[place] = (before & ~active) | (active & ~undefined.lanes)
         self.sources[place] = undefined.register

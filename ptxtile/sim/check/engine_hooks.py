@@ -9,6 +9,7 @@ import numpy as np
 
 from ptxtile.ir import async_copy_ops, atomic_ops, gpu_ops, tensor_core_ops
 from ptxtile.ir.buffers import Buffer, Scope
+from ptxtile.ir.expressions import Expr
 from ptxtile.ir.tensor_core_ops import fragment_elements
 from ptxtile.sim import fragments
 from ptxtile.sim.check.clocks import WARP, WARPGROUP, Engine
@@ -35,7 +36,7 @@ def wgmma(threads: CheckedThreads, op: tensor_core_ops.Wgmma, mask: Mask) -> Hoo
         (op.accumulator, op.accumulator_offset, count, True), (op.a, op.a_offset, count_a, False)
     ):  # fmt: skip
         if buffer is not None and offset is not None:
-            first = int(np.asarray(threads.evaluate(offset, mask)).flat[0])
+            first = _first(threads, offset, mask)
             if not accumulator or np.asarray(threads.evaluate(op.accumulate, mask)).all():
                 registers.check_written(threads, buffer, first, first + size - 1)
             if accumulator:
@@ -104,6 +105,12 @@ def copy_wait(threads: CheckedThreads, op: async_copy_ops.CpAsyncWaitGroup, mask
         threads.clocks.wait(agents, op.pending)
 
 
+def _first(threads: CheckedThreads, offset: Expr, mask: Mask) -> int:
+    """A register's number, which is the same in all threads."""
+    value = threads.evaluate(offset, mask)
+    return value if isinstance(value, int) else int(np.asarray(value).flat[0])
+
+
 # Matrices and atomic operations ---------------------------------------------------------------------------------------
 
 
@@ -112,7 +119,7 @@ def matrix_move(threads: CheckedThreads, op: Any, mask: Mask) -> Hook:
     shared, watch, registers = threads.group.shared, threads.group.watch, threads.group.watch.registers
     is_store = isinstance(op, tensor_core_ops.StoreMatrix)
     buffer, offset = (op.source, op.source_offset) if is_store else (op.destination, op.destination_offset)
-    first = int(np.asarray(threads.evaluate(offset, mask)).flat[0])
+    first = _first(threads, offset, mask)
     last = first + tensor_core_ops.matrix_elements(op) - 1
     registers.touch(threads, buffer, first, last, writing=not is_store)
     if is_store:
@@ -122,11 +129,9 @@ def matrix_move(threads: CheckedThreads, op: Any, mask: Mask) -> Hook:
     registers.quiet = True
     yield
     registers.quiet, shared.observer = False, None
-    groups = fragments.whole_groups(threads, "a matrix move", mask, WARP)
-    ctas, warps = np.nonzero(groups)
-    lanes = (threads.first_thread + warps[:, None] * WARP + np.arange(8 * op.count)).reshape(-1)
-    spread = np.repeat(ctas, 8 * op.count)
-    actors = watch.generic(spread * watch.clocks.stride + lanes, Scope.SHARED)
+    numbers = threads.numbers(mask).reshape(-1, WARP)[:, : 8 * op.count].reshape(-1)  # whole warps
+    spread = numbers // watch.clocks.stride
+    actors = watch.generic(numbers, Scope.SHARED)
     kind = Kind.WRITE if is_store else Kind.READ
     watch.shared_access(
         kind, op, op.shared.storage.name, spread, rows.offsets.reshape(-1), 16, actors, reads=not is_store
@@ -158,7 +163,7 @@ def mma_sync(threads: CheckedThreads, op: tensor_core_ops.MmaSync, mask: Mask) -
     counts = fragment_elements(op)
     parts = ((op.a, op.a_offset), (op.b, op.b_offset), (op.accumulator, op.accumulator_offset))
     for (buffer, offset), count in zip(parts, counts, strict=True):
-        first = int(np.asarray(threads.evaluate(offset, mask)).flat[0])
+        first = _first(threads, offset, mask)
         registers.touch(threads, buffer, first, first + count - 1, writing=buffer is op.accumulator)
         registers.check_written(threads, buffer, first, first + count - 1)
     registers.mark_written(threads, op.accumulator, first, first + counts[2] - 1, mask)

@@ -1,4 +1,5 @@
-"""Shadows of the tensors that a program may get wrong: those that it writes, and its own allocations."""
+"""Shadows of the tensors that a program may get wrong: those that it writes, and its own allocations; and those of the
+shared memory of CTAs, which one CTA hands on to the next."""
 
 from __future__ import annotations
 
@@ -15,6 +16,10 @@ from ptxtile.sim.check.clocks import Clocks
 from ptxtile.sim.check.shadow import Shadow
 from ptxtile.sim.memory import GlobalTensor
 
+MOST_SPARE = 8
+_SPARE: dict[tuple[int, int], Shadow] = {}
+"""Shadows of shared memory that nobody uses now, by CTA and size."""
+
 
 @dataclass(slots=True)
 class GlobalShadows:
@@ -29,6 +34,7 @@ class GlobalShadows:
     sites: list[Statement | None] = field(default_factory=lambda: [None])
     numbers: dict[int, int] = field(default_factory=dict)
     reported: set[tuple[int, int, int, bool]] = field(default_factory=set)
+    shared: dict[tuple[int, int], Shadow] = field(default_factory=dict)
 
     def site(self, statement: Statement) -> int:
         known = self.numbers.get(id(statement))
@@ -50,6 +56,28 @@ class GlobalShadows:
         self.clocks = clocks
         for shadow in self.shadows.values():
             shadow.start_group(clocks)
+
+    def shared_shadow(self, cta: int, size: int) -> Shadow:
+        """Of the shared memory of a CTA that begins; ``cta``: its number in its group."""
+        assert self.clocks is not None
+        shadow = self.shared.get((cta, size))
+        if shadow is not None:
+            shadow.start_group(self.clocks)
+            return shadow
+        try:
+            shadow = _SPARE.pop((cta, size))
+            shadow.start_group(self.clocks)
+        except KeyError:
+            shadow = Shadow(size, self.clocks, initialised=False, forgets=True)
+        self.shared[cta, size] = shadow
+        return shadow
+
+    def hand_on(self) -> None:
+        """After the last launch: another check may use the shadows of shared memory, whose pages are costly to get."""
+        while len(_SPARE) > MOST_SPARE:
+            _SPARE.popitem()
+        _SPARE.update(self.shared)
+        self.shared = {}
 
     def end_launch(self) -> None:
         for shadow in self.shadows.values():

@@ -40,7 +40,8 @@ _ENGINES: dict[type, tuple[Engine, ...]] = {
 class KernelFacts:
     """``unit``: threads that run together, a warp, or a warpgroup where instructions need whole ones. ``mbarriers``:
     how many a CTA has. ``buffers``: the buffer that each storage on the chip was allocated as. ``rings``: storages
-    whose first index is a stage. ``tables``: what its integer expressions are worth. ``products_matter``: whether control flow or an address may depend on what tensor cores compute."""
+    whose first index is a stage. ``tables``: what its integer expressions are worth.
+    ``products_matter``: whether control flow or an address may depend on what tensor cores compute."""
 
     unit: int
     engines: frozenset[Engine]

@@ -69,6 +69,10 @@ class Schedule:
     withheld: Withheld | None = None
 
 
+def _nothing() -> None:
+    return None
+
+
 class CannotCheck(SimulationError):
     """The program has what can only run on a card."""
 
@@ -98,6 +102,8 @@ class CheckedGroup(CtaGroup):
         """Who waits for what, when nobody can go on."""
         self.culprit = ""
         """Who did what ended the run."""
+        self.on_turn: Callable[[], None] = _nothing
+        """Called now and then."""
 
     # mbarriers ----------------------------------------------------------------------------------------------------
 
@@ -159,6 +165,7 @@ class CheckedGroup(CtaGroup):
         waits: dict[int, Wait] = {}
         turns = 0
         while children:
+            self.on_turn()
             ready = [n for n in children if n not in waits or waits[n].ready()]
             if not ready:
                 self.waiting = [(children[n][0], wait) for n, wait in waits.items()]

@@ -101,7 +101,7 @@ class Registers:
     def use(self, threads: CheckedThreads, buffer: Buffer, first: int, last: int, mask: Mask) -> None:
         """What is computed next depends on these elements."""
         states = states_of(threads, buffer.storage.name)
-        if states is None or first < 0:
+        if states is None or not states.missing or first < 0:
             return
         lanes, scale = None, _scale(threads, buffer)
         for place in range(first * scale, min((last + 1) * scale, len(states.written))):
@@ -117,7 +117,7 @@ class Registers:
         first, last = _range(buffer, index, dtype, mask)
         self.touch(threads, buffer, first, last, writing=True)
         states, undefined = states_of(threads, buffer.storage.name), threads.take_undefined()
-        if states is None or first < 0:
+        if states is None or first < 0 or (undefined is None and not states.missing):
             return
         lanes = None if mask is threads.everyone else threads.lanes_of(mask)
         scale = _scale(threads, buffer)
@@ -128,7 +128,7 @@ class Registers:
         """Operands of the tensor cores: elements that no thread has written."""
         states = states_of(threads, buffer.storage.name)
         scale = _scale(threads, buffer)
-        if states is None or first < 0 or (last + 1) * scale > len(states.written):
+        if states is None or not states.missing or first < 0 or (last + 1) * scale > len(states.written):
             return
         for place in range(first * scale, (last + 1) * scale):
             if states.written[place] is None:
@@ -142,7 +142,7 @@ class Registers:
     def mark_written(self, threads: CheckedThreads, buffer: Buffer, first: int, last: int, mask: Mask) -> None:
         """Results of the tensor cores, from the moment on at which they are under way."""
         states, scale = states_of(threads, buffer.storage.name), _scale(threads, buffer)
-        if states is not None:
+        if states is not None and states.missing:
             lanes = None if mask is threads.everyone else threads.lanes_of(mask)
             for place in range(first * scale, min((last + 1) * scale, len(states.written))):
                 states.store(place, lanes, None)

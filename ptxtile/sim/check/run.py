@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+import time
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -32,6 +34,9 @@ if TYPE_CHECKING:
 MOST_FINDINGS = 50
 """A report ends here: one fault makes many."""
 
+BETWEEN_SIGNS = 0.5
+"""Seconds between two calls of ``progress`` within a block."""
+
 
 def check(
     program: Program,
@@ -48,19 +53,29 @@ def check(
     for seed 0, at the last one for odd seeds, some early and some late for the others; warps and blocks in an order
     drawn from the seed.
 
-    ``progress`` is told of (blocks done, blocks in all) of a launch. A run ends at a deadlock or at what the hardware
-    would stop at; races do not end it. CannotCheck (a SimulationError) for inline PTX that is not simulated.
-    ``strict``: also tell of threads that hang if they come to a wait on an mbarrier a whole phase later than others,
-    as a thread might that nothing else holds to the pace of its role. ``withheld``: order that is not counted.
+    ``progress`` is told of (blocks done, blocks in all) of a launch, after each block and now and then within one. A
+    run ends at a deadlock or at what the hardware would stop at; races do not end it. CannotCheck (a SimulationError)
+    for inline PTX that is not simulated.
+    ``strict``: also tell of threads that hang if they come to a wait on an mbarrier so late that the next phase is over
+    as well, whose parity they would see. Nothing but the pace of their role keeps such threads from it, as in a role of
+    which all threads wait while one of them starts the loads; on a card they keep pace as good as always, so this is no
+    finding by default. Rings and copies of the compiler's own have none. ``withheld``: order that is not counted.
     """
-    found: dict[tuple, Finding] = {}
+    found: dict[Hashable, Finding] = {}
     for seed in seeds:
         copies = _copied(tensors)
         for finding in _run(program, copies, scalars, Schedule(seed, strict, withheld), progress):
-            found.setdefault((finding.rule, finding.locations, re.sub(r"[0-9]+", "", finding.message)), finding)
+            found.setdefault(_cause(finding), finding)
             if len(found) >= most_findings:
                 return Report(tuple(found.values()), seed - seeds.start + 1)
     return Report(tuple(found.values()), len(seeds))
+
+
+def _cause(finding: Finding) -> Hashable:
+    """The same for findings of one fault. Which warps a deadlock finds where is a matter of the schedule."""
+    if finding.rule == "deadlock":
+        return finding.rule, frozenset(finding.locations)
+    return finding.rule, finding.locations, re.sub(r"[0-9]+", "", finding.message)
 
 
 def _copied(tensors: Mapping[str, torch.Tensor | None]) -> dict[str, torch.Tensor]:
@@ -101,6 +116,7 @@ def _run(
                 if finding.rule in ("deadlock", "illegal"):
                     return
             shadows.end_launch()
+    shadows.hand_on()
 
 
 def _check_launch(
@@ -115,6 +131,8 @@ def _check_launch(
     np.random.default_rng(schedule.seed).shuffle(firsts)
     for number, first in enumerate(firsts):
         group = CheckedGroup(context, facts, first, min(size, total - first), schedule, shadows, found.append)
+        if progress is not None:
+            group.on_turn = _now_and_then(partial(progress, number, len(firsts)))
         try:
             run_to_completion([group])
         except CannotCheck:
@@ -129,6 +147,20 @@ def _check_launch(
         for finding in found:
             yield Finding(finding.rule, finding.message, finding.locations, finding.hint, schedule.seed)
         found.clear()
+
+
+def _now_and_then(tell: Callable[[], None]) -> Callable[[], None]:
+    """Calls ``tell`` when some time has passed since the last time."""
+    last = time.perf_counter()
+
+    def maybe() -> None:
+        nonlocal last
+        now = time.perf_counter()
+        if now - last > BETWEEN_SIGNS:
+            last = now
+            tell()
+
+    return maybe
 
 
 def _cluster_span(context: KernelContext) -> int:

@@ -1,17 +1,19 @@
 """Shadow state of memory: for each byte who wrote it last, and who has read it since.
 
-Import this module only when a program is checked: it loads numba, whose compiled code is kept on disk.
+Import this module only when a program is checked: it loads numba (:mod:`.compiled_shadow`).
 """
 
 from __future__ import annotations
 
+import math
+import mmap
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
+from ptxtile.sim.check import compiled_shadow
 from ptxtile.sim.check.clocks import OF_THREADS, WARP, Clocks
 
 NOBODY, EARLIER_LAUNCH, STRANGERS = -1, -2, -3
@@ -44,8 +46,8 @@ RIVALS = {
 }
 """Kind → the kinds (bits), beside WRITE, that an access has to be ordered after."""
 
-MOST_CONFLICTS, MOST_ALIKE = 16, 2
-"""Conflicts kept of one access, and of those with one cause."""
+MOST_CONFLICTS = 16
+"""Conflicts kept of one access."""
 
 
 class Conflict(NamedTuple):
@@ -86,22 +88,25 @@ class Shadow:
 
     ``last`` [byte, 5]: the last plain write's agent (counted from ``base``, the sum of the agents of earlier groups),
     time, site, number among the calls of :meth:`access` (negative: of a value that another thread of the statement
-    wrote over), and storage. ``others`` [byte, slot, 3]: since that write, the
+    wrote over), and storage. ``others`` [slot, byte, 3]: since that write, the
     latest access of another kind: its time, the lanes that made it, and its site; a slot belongs to a kind and a warp,
     or a kind and an engine that works for a whole warpgroup or for an mbarrier. ``present`` [byte]: the kinds that
-    there are, by the group of number ``group`` [byte]; ``strange`` [byte, 2]: those of earlier groups, and the site of
-    one. Sites count from 1.
+    there are, and ``used`` [byte] (bits) the slots, what others hold is of no account; both by the group of number
+    ``group`` [byte]; ``strange`` [byte, 2]: those of earlier groups, and the site of
+    one. Sites count from 1. ``forgets``: each group of CTAs has this memory to itself, and finds nothing in it.
     """
 
-    def __init__(self, size: int, clocks: Clocks, *, initialised: bool) -> None:
+    def __init__(self, size: int, clocks: Clocks, *, initialised: bool, forgets: bool = False) -> None:
         self.size = size
         self.initialised = initialised
+        self.forgets = forgets
         self.last = np.zeros((size, 5), dtype=np.int32)
         self.last[:, 0] = NOBODY
         self.present = np.zeros(size, dtype=np.uint8)
-        self.group = np.zeros(size, dtype=np.int32)
+        self.used = np.zeros(size, dtype=np.uint64)
+        self.group = np.ones(size, dtype=np.int32)  # the number of the first group
         self.strange = np.zeros((size, 2), dtype=np.int32)
-        self.others = np.zeros((0, 0, 3), dtype=np.int32)
+        self.others = np.zeros((0, size, 3), dtype=np.int32)
         self.base = self.number = self.calls = 0
         self.clocks = clocks
         self._start_group()
@@ -114,7 +119,7 @@ class Shadow:
 
     def _start_group(self) -> None:
         self.number += 1
-        slots = max(self.others.shape[1], self.clocks.warps_of_cta + 4)
+        slots = max(len(self.others), 2 * self.clocks.warps_of_cta + 8)
         self.slot_of = np.full((len(RIVALS) - 1, self.clocks.agents), NOBODY, dtype=np.int32)
         self.base_of = np.zeros(slots, dtype=np.int32)
         self.kind_of = np.zeros(slots, dtype=np.int32)
@@ -124,6 +129,7 @@ class Shadow:
         """A later launch sees everything."""
         self.last[self.last[:, 0] >= 0, 0] = EARLIER_LAUNCH
         self.present[:] = 0
+        self.used[:] = 0
         self.strange[:] = 0
 
     def _make_slots(self, kind: Kind, agents: np.ndarray) -> None:
@@ -143,10 +149,10 @@ class Shadow:
             self.base_of[self.slots], self.kind_of[self.slots] = base, kind
             slot_of[base : base + count] = self.slots
             self.slots += 1
-            missing = len(self.base_of) - self.others.shape[1]
+            missing = len(self.base_of) - len(self.others)
             if missing:
-                more = np.zeros((self.size, missing, 3), dtype=np.int32)
-                self.others = np.concatenate([self.others, more], axis=1) if len(self.others) else more
+                more = _zeros((missing, self.size, 3))
+                self.others = np.concatenate([self.others, more]) if len(self.others) else more
 
     def access(
         self, kind: Kind, offsets: np.ndarray, width: int, actors: Actors, site: int, storage: int = -1, *,
@@ -162,12 +168,13 @@ class Shadow:
         before, after = (_NEVER, _NEVER) if same is None else same
         found = np.zeros((MOST_CONFLICTS, 6), dtype=np.int64)
         clocks = self.clocks
-        count = _access(
-            self.last, self.present, self.group, self.strange, self.others, self.slot_of[min(kind, Kind.REDUCTION)],
-            self.base_of, self.kind_of, self.slots, self.base, self.number, self.calls, self.initialised, int(kind),
-            RIVALS[kind], reads, offsets, width, actors.agents, actors.times, actors.rows, actors.threads, actors.state,
-            clocks.private, clocks.owner, clocks.crosses, actors.proxy, actors.fence_row, site, storage, before, after,
-            found,
+        count = compiled_shadow.judge(
+            self.last, self.present, self.used, self.group, self.strange, self.others,
+            self.slot_of[min(kind, Kind.REDUCTION)], self.base_of, self.kind_of, self.slots, self.base, self.number,
+            self.calls, self.initialised, self.forgets, int(kind), RIVALS[kind], reads, _ready(offsets, np.int64),
+            width, _ready(actors.agents, np.int64), _ready(actors.times, np.int32), _ready(actors.rows, np.int32),
+            _ready(actors.threads, np.int64), actors.state, clocks.private, clocks.owner, clocks.crosses, actors.proxy,
+            actors.fence_row, site, storage, before, after, found,
         )  # fmt: skip
         return [Conflict(*map(int, row)) for row in found[:count]] if count else []
 
@@ -175,122 +182,13 @@ class Shadow:
 _NEVER = np.zeros(0, dtype=np.uint8)
 
 
-@njit(cache=True)
-def _known(state, private, owner, crosses, proxy, fence_row, row, thread, agent):
-    """Up to which time an actor may rely on what ``agent`` did: for accesses that cross from one proxy to the other,
-    up to a fence."""
-    which = fence_row if crosses[agent] & proxy else 0
-    known = state[row, which, agent]
-    if thread >= 0 and owner[agent] == thread:
-        if agent == thread and which == 0:
-            return np.int32(2**31 - 1)
-        return max(known, private[which, agent])
-    return known
+def _ready(array: np.ndarray, dtype: type) -> np.ndarray:
+    """In the form that the compiled code takes."""
+    array = np.ascontiguousarray(array, dtype=dtype)
+    return array if array.flags.writeable else array.copy()
 
 
-@njit(cache=True)
-def _note(found, count, what, access, byte, other, site, time):
-    alike = 0
-    for row in range(count):
-        alike += found[row, 0] == what and found[row, 4] == site
-    if count < len(found) and alike < MOST_ALIKE:
-        found[count, 0], found[count, 1], found[count, 2] = what, access, byte
-        found[count, 3], found[count, 4], found[count, 5] = other, site, time
-        return count + 1
-    return count
-
-
-@njit(cache=True)
-def _leave_to_strangers(byte, present, group, strange, others, number):
-    """What an earlier group did here becomes that of strangers."""
-    for slot in range(others.shape[1]):
-        if others[byte, slot, 1] != 0:
-            strange[byte, 1] = others[byte, slot, 2]
-            others[byte, slot, 1] = 0
-    strange[byte, 0] |= present[byte]
-    present[byte] = 0
-    group[byte] = number
-
-
-@njit(cache=True)
-def _access(
-    last, present, group, strange, others, slot_of, base_of, kind_of, slots, base, number, call, initialised, kind,
-    rivals, reads, offsets, width, agents, times, rows, threads, state, private, owner, crosses, proxy, fence_row, site,
-    storage, before, after, found,
-):  # fmt: skip
-    count = 0
-    for access in range(len(offsets)):
-        row, thread, agent, time = rows[access], threads[access], agents[access], times[access]
-        slot, bit = 0, np.int32(0)
-        if kind != 4:
-            slot = slot_of[agent]
-            bit = np.int32(np.uint32(1) << np.uint32(agent - base_of[slot]))
-        seen_writer, seen_time = -9, 0
-        for byte in range(offsets[access], offsets[access] + width):
-            if group[byte] != number:
-                _leave_to_strangers(byte, present, group, strange, others, number)
-            # The last plain write
-            writer, written = last[byte, 0], last[byte, 1]
-            if writer >= 0:
-                if writer != seen_writer or written != seen_time:
-                    other, known = writer - base if writer >= base else -3, np.int32(0)
-                    if other >= 0:
-                        known = _known(state, private, owner, crosses, proxy, fence_row, row, thread, other)
-                    if known >= written:
-                        seen_writer, seen_time = writer, written
-                    else:
-                        harmless = False
-                        if kind == 4 and len(before) > 0 and last[byte, 2] == site:
-                            if last[byte, 3] == call or last[byte, 3] == -call:
-                                harmless = after[access] != 0 and last[byte, 3] > 0
-                            else:
-                                harmless = before[access] != 0
-                        if not harmless:
-                            count = _note(found, count, 2, access, byte, other, last[byte, 2], written)
-                if reads and storage >= 0 and last[byte, 4] != storage:
-                    count = _note(found, count, 1, access, byte, last[byte, 4], last[byte, 2], written)
-            elif writer == -1 and reads and not initialised:
-                count = _note(found, count, 0, access, byte, -1, 0, 0)
-            # Accesses of other kinds since then
-            if strange[byte, 0] & rivals:
-                what = 3 if strange[byte, 0] & rivals & 3 else 2
-                count = _note(found, count, what, access, byte, -3, strange[byte, 1], 1)
-            if present[byte] & rivals:
-                for rival in range(slots):
-                    lanes = np.uint32(others[byte, rival, 1])
-                    if lanes and rivals >> kind_of[rival] & 1:
-                        when, rival_agent = others[byte, rival, 0], base_of[rival]
-                        while lanes:
-                            if lanes & np.uint32(1):
-                                known = _known(
-                                    state, private, owner, crosses, proxy, fence_row, row, thread, rival_agent
-                                )
-                                if known < when:
-                                    what = 3 if kind_of[rival] < 2 else 2
-                                    count = _note(
-                                        found, count, what, access, byte, rival_agent, others[byte, rival, 2], when
-                                    )
-                            lanes >>= np.uint32(1)
-                            rival_agent += 1
-            # What is kept
-            if kind == 4:
-                if present[byte]:
-                    for rival in range(slots):
-                        others[byte, rival, 1] = 0
-                    present[byte] = 0
-                strange[byte, 0] = 0
-                last[byte, 0] = agent + base
-                last[byte, 1] = time
-                last[byte, 2] = site
-                last[byte, 3] = -call if len(after) > 0 and after[access] == 0 else call
-                last[byte, 4] = storage
-            else:
-                if others[byte, slot, 0] != time:
-                    others[byte, slot, 0] = time
-                    others[byte, slot, 1] = 0
-                others[byte, slot, 1] |= bit
-                others[byte, slot, 2] = site
-                present[byte] |= 1 << kind
-                if writer == -1 and kind == 2:
-                    last[byte, 0] = -2
-    return count
+def _zeros(shape: tuple[int, ...]) -> np.ndarray:
+    """int32 zeros of which only those that are touched become memory, page by page; np.zeros asks for huge pages."""
+    count = math.prod(shape)
+    return np.frombuffer(mmap.mmap(-1, max(1, 4 * count)), dtype=np.int32, count=count).reshape(shape)

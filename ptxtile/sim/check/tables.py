@@ -87,7 +87,8 @@ class Tables(Evaluator):
         """None for an expression that is not pure."""
         if isinstance(node, Var):
             return self._sources.get(node.name)
-        if node.dtype.lanes != 1 or not isinstance(node, _PURE) or (node.dtype.is_float and not isinstance(node, Const)):
+        fits = isinstance(node, _PURE) and node.dtype.lanes == 1
+        if not fits or (node.dtype.is_float and not isinstance(node, Const)):
             return None
         found: frozenset[str] = frozenset()
         for child in children(node):

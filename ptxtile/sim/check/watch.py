@@ -61,13 +61,13 @@ class Watch:
         self.reported = 0
         self.global_shadows = shadows
         size = group.context.shared_bytes
-        self.shared = [Shadow(size, clocks, initialised=False) for _ in range(group.ctas)]
+        shadows.start_group(clocks)
+        self.shared = [shadows.shared_shadow(cta, size) for cta in range(group.ctas)]
         self.meetings = Meetings()
         self.registers = Registers(self)
         self.outstanding = Outstanding(self)
         self._places: dict[Hashable, np.ndarray] = {}
         self._storages: dict[str, int] = {}
-        shadows.start_group(clocks)
 
     def report(self, finding: Finding) -> None:
         self.reported += 1
@@ -133,7 +133,6 @@ class Watch:
     ) -> None:  # fmt: skip
         """Accesses of ``offsets`` in a shadow; ``name``: the storage's (of number ``storage``) or the tensor's (-1)."""
         site = self.global_shadows.site(statement)
-        offsets = np.ascontiguousarray(offsets, dtype=np.int64)
         for conflict in shadow.access(kind, offsets, width, actors, site, storage, reads=reads, same=same):
             seen = site, conflict.what, conflict.site, is_known(self, actors, conflict)
             if seen not in self.global_shadows.reported:  # one fault shows at many bytes, and again and again

@@ -59,12 +59,12 @@ def copy(threads: Threads, op: CpAsync, mask: Mask) -> None:
         shared.data[ctas[:, None], targets[:, None] + np.arange(width)[None, :]] = data
 
     def touches() -> list[Touch]:
+        target = Touch(shared, True, op.shared.storage.name, ctas, targets[:, None], width)
+        if (valid == width).all():
+            return [Touch(tensor, False, op.source.name, ctas, sources[:, None], width), target]
         inside = np.arange(width)[None, :] < valid[:, None]
         places = sources[:, None] + np.arange(width)[None, :]
-        return [
-            Touch(tensor, False, op.source.name, ctas, places, 1, inside),
-            Touch(shared, True, op.shared.name, ctas, targets[:, None], width),
-        ]
+        return [Touch(tensor, False, op.source.name, ctas, places, 1, inside), target]
 
     threads.group.effects.issue(threads, AsyncEffect(ENGINE, read, write, lambda: None, touches), mask)
 

@@ -149,7 +149,7 @@ def _shared_touch(
     signals: tuple[mbarriers.Mbarrier, ...] = (),
 ) -> Touch:  # fmt: skip
     offsets = boxes.tensor_map.shared_offsets(boxes.shared, boxes.width)
-    name = op.shared.name
+    name = op.shared.storage.name
     return Touch(threads.group.shared, is_write, name, boxes.ctas, offsets, boxes.width, signals=signals)
 
 

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 WARPGROUP = fragments.WARPGROUP
 ENGINE = "wgmma"
+CORE_ROW = 16
+"""Bytes of a row of a core matrix."""
 
 
 class _SharedOperand:
@@ -52,8 +54,12 @@ class _SharedOperand:
             )
 
     def touch(self) -> Touch:
+        """In whole rows of core matrices, 16 bytes each (PTX ISA 9.7.15.5.1.2); no swizzle divides those."""
         rows = self.addresses.reshape(len(self.addresses), -1)
-        return Touch(self.threads.group.shared, False, self.buffer.name, self.ctas, rows, self.itemsize)
+        starts = rows[:, rows[0] % CORE_ROW == 0]
+        if starts.size * CORE_ROW != rows.size * self.itemsize or (starts % CORE_ROW).any():
+            return Touch(self.threads.group.shared, False, self.buffer.storage.name, self.ctas, rows, self.itemsize)
+        return Touch(self.threads.group.shared, False, self.buffer.storage.name, self.ctas, starts, CORE_ROW)
 
     def read(self) -> np.ndarray:
         """[warpgroup, row, k] as numbers."""

@@ -1,5 +1,6 @@
 """Kernels in the language, each with a fault that ``wrong=True`` turns on; the lines that a report has to show are
-marked ``# later`` and ``# earlier``, and ``# refused`` the line of an error before the kernel runs."""
+marked ``# later`` and ``# earlier``, and ``# refused`` the line of an error before the kernel runs. The faults of
+some lie in an argument; others are sound, and get their fault when the tests take away what the compiler added."""
 
 from __future__ import annotations
 
@@ -144,6 +145,273 @@ def beyond(A, places, wrong=False):
         T.assume(row < 64)
         T.copy(S[row, 0:64], B[bx, 0:64])  # later
     return B
+
+
+@ptxtile.jit
+def written_twice(A, wrong=False):
+    """Both roles write the last row of a tile; right, one of them leaves it to the other."""
+    A: T.Tensor((64, 128), T.float32)
+    B = T.empty((64, 128), T.float32)
+    with T.Kernel(1, threads=256):
+        S = T.alloc_shared((64, 128), T.float32)
+        done = T.alloc_barrier(256)
+        with T.ws(0):
+            T.barrier_arrive(done)
+            for i, j in T.Parallel(32 + wrong, 128):
+                S[i, j] = A[i, j]  # later
+            T.barrier_wait(done, 0)
+        with T.ws(1):
+            for i, j in T.Parallel(32, 128):
+                S[i + 32, j] = A[i + 32, j] * 2  # later
+            T.barrier_arrive(done)
+        T.sync_threads()
+        for i, j in T.Parallel(64, 128):
+            B[i, j] = S[63 - i, j]
+    return B
+
+
+@ptxtile.jit
+def half_a_tile(A, wrong=False):
+    """The lower half of a tile is read that nobody wrote."""
+    A: T.Tensor((64, 128), T.float32)
+    B = T.empty((64, 128), T.float32)
+    with T.Kernel(1, threads=128):
+        S = T.alloc_shared((64, 128), T.float32)
+        for i, j in T.Parallel(32 if wrong else 64, 128):
+            S[i, j] = A[i, j] * 2
+        T.sync_threads()
+        for i, j in T.Parallel(64, 128):
+            B[i, j] = S[63 - i, j]  # later
+    return B
+
+
+@ptxtile.jit
+def multiplied_too_long(A, B, wrong=False, stages=2):
+    """A stage is given back before the product that reads it."""
+    A: T.Tensor((64, 512), T.bfloat16)
+    B: T.Tensor((512, 64), T.bfloat16)
+    C = T.empty((64, 64), T.float32)
+    with T.Kernel(1, threads=256):
+        left, right = T.alloc_shared((stages, 64, 64), T.bfloat16), T.alloc_shared((stages, 64, 64), T.bfloat16)
+        full, empty = T.alloc_barrier([1] * stages), T.alloc_barrier([128] * stages)
+        with T.ws(1):
+            for k in range(8):
+                T.barrier_wait(empty[k % stages], ((k // stages) & 1) ^ 1)
+                T.tma_copy(A[0, k * 64], left[k % stages, :, :], barrier=full[k % stages])  # later
+                T.tma_copy(B[k * 64, 0], right[k % stages, :, :], barrier=full[k % stages])
+                if T.shuffle_elect(128):
+                    T.barrier_arrive(full[k % stages])
+        with T.ws(0):
+            total = T.alloc_fragment((64, 64), T.float32)
+            T.clear(total)
+            for k in range(8):
+                T.barrier_wait(full[k % stages], (k // stages) & 1)
+                if wrong:
+                    T.barrier_arrive(empty[k % stages])
+                T.gemm(left[k % stages, :, :], right[k % stages, :, :], total)  # earlier
+                if not wrong:
+                    T.barrier_arrive(empty[k % stages])
+            T.copy(total, C)
+    return C
+
+
+@ptxtile.jit
+def wrong_bytes(A, wrong=False):
+    """More bytes are expected than the load brings."""
+    A: T.Tensor((64, 128), T.float32)
+    B = T.empty((64, 128), T.float32)
+    with T.Kernel(1, threads=128):
+        S = T.alloc_shared((64, 128), T.float32)
+        full = T.alloc_barrier(1)
+        T.tma_copy(A[0, 0], S, barrier=full)
+        if T.shuffle_elect(128):
+            if wrong:
+                T.mbarrier_arrive_expect_tx(full, 16)
+            else:
+                T.barrier_arrive(full)
+        T.barrier_wait(full, 0)  # later
+        for i, j in T.Parallel(64, 128):
+            B[i, j] = S[63 - i, j]
+    return B
+
+
+@ptxtile.jit
+def same_parity(A, wrong=False):
+    """Each tile is waited for with the parity of the first."""
+    A: T.Tensor((4, 64, 128), T.float32)
+    B = T.empty((4, 64, 128), T.float32)
+    with T.Kernel(1, threads=256):
+        S = T.alloc_shared((64, 128), T.float32)
+        full, free = T.alloc_barrier(128), T.alloc_barrier(128)
+        with T.ws(0):
+            for k in range(4):
+                T.barrier_wait(free, (k & 1) ^ 1)
+                for i, j in T.Parallel(64, 128):
+                    S[i, j] = A[k, i, j] * 2
+                T.barrier_arrive(full)
+        with T.ws(1):
+            for k in range(4):
+                T.barrier_wait(full, 0 if wrong else k & 1)  # later
+                for i, j in T.Parallel(64, 128):
+                    B[k, i, j] = S[63 - i, j]
+                T.barrier_arrive(free)
+    return B
+
+
+@ptxtile.jit
+def counted_too_low(A, wrong=False):
+    """A barrier that counts fewer arrivals than come."""
+    A: T.Tensor((64, 128), T.float32)
+    B = T.empty((64, 128), T.float32)
+    with T.Kernel(1, threads=256):
+        S = T.alloc_shared((64, 128), T.float32)
+        full = T.alloc_barrier(96 if wrong else 128)
+        with T.ws(0):
+            for i, j in T.Parallel(64, 128):
+                S[i, j] = A[i, j] * 2  # earlier
+            T.barrier_arrive(full)
+        with T.ws(1):
+            T.barrier_wait(full, 0)
+            for i, j in T.Parallel(64, 128):
+                B[i, j] = S[63 - i, j]  # later
+    return B
+
+
+@ptxtile.jit
+def beyond_tensor(A, row):
+    """A row of a tensor that does not exist, although the kernel has assumed that it does."""
+    A: T.Tensor((64, 64), T.float32)
+    row: T.int32
+    B = T.empty((64,), T.float32)
+    with T.Kernel(1, threads=64):
+        T.assume(0 <= row)
+        T.assume(row < 64)
+        for j in T.Parallel(64):
+            B[j] = A[row, j]  # later
+    return B
+
+
+@ptxtile.jit
+def beyond_map(A, places, wrong=False):
+    """A box of TMA that does not fit into the rows of a shared tile."""
+    A: T.Tensor((256, 64), T.float32)
+    places: T.Tensor((1,), T.int32)
+    B = T.empty((64, 64), T.float32)
+    with T.Kernel(1, threads=128):
+        S = T.alloc_shared((96, 64), T.float32)
+        full = T.alloc_barrier(1)
+        row = places[0] + 16 * wrong
+        T.assume(0 <= row)
+        T.assume(row <= 32)
+        T.tma_copy(A[0:64, 0:64], S[row : row + 64, 0:64], barrier=full)  # later
+        if T.shuffle_elect(128):
+            T.barrier_arrive(full)
+        T.barrier_wait(full, 0)
+        for i, j in T.Parallel(64, 64):
+            B[i, j] = S[row + i, j]
+    return B
+
+
+@ptxtile.jit
+def uncleared(A, B, wrong=False):
+    """An accumulator that nobody has cleared."""
+    A: T.Tensor((64, 64), T.bfloat16)
+    B: T.Tensor((64, 64), T.bfloat16)
+    C = T.empty((64, 64), T.float32)
+    with T.Kernel(1, threads=128):
+        left, right = T.alloc_shared((64, 64), T.bfloat16), T.alloc_shared((64, 64), T.bfloat16)
+        total = T.alloc_fragment((64, 64), T.float32)
+        T.copy(A, left)
+        T.copy(B, right)
+        if not wrong:
+            T.clear(total)
+        T.gemm(left, right, total)  # later
+        T.copy(total, C)
+    return C
+
+
+@ptxtile.jit
+def unwritten_fragment(A, wrong=False):
+    """A fragment of which only a part has been written."""
+    A: T.Tensor((64, 128), T.float32)
+    B = T.empty((64, 128), T.float32)
+    with T.Kernel(1, threads=128):
+        F = T.alloc_fragment((64, 128), T.float32)
+        for i, j in T.Parallel(64, 128):
+            if i < (32 if wrong else 64):
+                F[i, j] = A[i, j]
+        for i, j in T.Parallel(64, 128):
+            B[i, j] = F[i, j] + 1  # later
+    return B
+
+
+@ptxtile.jit
+def same_element(A, wrong=False):
+    """Blocks of a grid write one row of the result."""
+    A: T.Tensor((4, 128), T.float32)
+    B = T.empty((4, 128), T.float32)
+    with T.Kernel(4, threads=128) as bx:
+        tx = T.get_thread_binding()
+        B[0 if wrong else bx, tx] = A[bx, tx]  # later
+    return B
+
+
+@ptxtile.jit
+def odd_box(A, row):
+    """TMA into rows that begin at no multiple of 128 bytes, as far as the compiler can tell: refused before it runs."""
+    A: T.Tensor((64, 8), T.float32)
+    row: T.int32
+    B = T.empty((32, 8), T.float32)
+    with T.Kernel(1, threads=128):
+        S = T.alloc_shared((64, 8), T.float32)
+        full = T.alloc_barrier(1)
+        T.tma_copy(A[0:32, 0:8], S[row : row + 32, 0:8], barrier=full)  # refused
+        if T.shuffle_elect(128):
+            T.barrier_arrive(full)
+        T.barrier_wait(full, 0)
+        for i, j in T.Parallel(32, 8):
+            B[i, j] = S[row + i, j]
+    return B
+
+
+@ptxtile.jit
+def handed_to_tma(A):
+    """Threads write a tile, another role stores it by TMA: the compiler adds the proxy fence, the wait for the store's
+    reads before the tile is given back, and the wait at the end."""
+    A: T.Tensor((4, 64, 128), T.float32)
+    B = T.empty((4, 64, 128), T.float32)
+    with T.Kernel(1, threads=256):
+        S = T.alloc_shared((64, 128), T.float32)
+        full, free = T.alloc_barrier(128), T.alloc_barrier(128)
+        with T.ws(0):
+            for k in range(4):
+                T.barrier_wait(free, (k & 1) ^ 1)
+                for i, j in T.Parallel(64, 128):
+                    S[i, j] = A[k, i, j] * 2  # written
+                T.barrier_arrive(full)
+        with T.ws(1):
+            for k in range(4):
+                T.barrier_wait(full, k & 1)
+                T.tma_copy(S, B[k, 0, 0])  # stored
+                T.barrier_arrive(free)
+    return B
+
+
+@ptxtile.jit
+def product(A, B):
+    """A product of tensor cores: the compiler adds their fences and waits, and those for what it brings in."""
+    A: T.Tensor((64, 64), T.bfloat16)
+    B: T.Tensor((64, 64), T.bfloat16)
+    C = T.empty((64, 64), T.float32)
+    with T.Kernel(1, threads=128):
+        left, right = T.alloc_shared((64, 64), T.bfloat16), T.alloc_shared((64, 64), T.bfloat16)
+        total = T.alloc_fragment((64, 64), T.float32)
+        T.copy(A, left)  # left
+        T.copy(B, right)  # right
+        T.clear(total)
+        T.gemm(left, right, total)  # multiplied
+        T.copy(total, C)  # taken
+    return C
 
 
 @ptxtile.jit

@@ -11,6 +11,9 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from ptxtile import autotuner, errors, language, layout, profile, profiler
+    from ptxtile.compiled_programs import disable_cache, enable_cache, is_cache_enabled
+    from ptxtile.config import set_log_level
+    from ptxtile.host_arithmetic import cdiv, next_power_of_2
     from ptxtile.jit import JITFactory, JITFunction, compile, jit
     from ptxtile.kernel import JITKernel
     from ptxtile.operators.register import torch_op
@@ -28,8 +31,14 @@ _WHERE = {
     "PassConfigKey": "ptxtile.pass_configs",
     "TensorSupplyType": "ptxtile.profile.supply",
     "autotune": "ptxtile.tune.decorator",
+    "cdiv": "ptxtile.host_arithmetic",
     "compile_many": "ptxtile.tune.compile_many",
+    "disable_cache": "ptxtile.compiled_programs",
+    "enable_cache": "ptxtile.compiled_programs",
+    "is_cache_enabled": "ptxtile.compiled_programs",
+    "next_power_of_2": "ptxtile.host_arithmetic",
     "par_compile": "ptxtile.tune.compile_many",
+    "set_log_level": "ptxtile.config",
     "torch_op": "ptxtile.operators.register",
 }
 _MODULES = ("autotuner", "errors", "language", "layout", "profile", "profiler")
@@ -49,5 +58,6 @@ def __getattr__(name: str) -> Any:
 
 __all__ = [
     "JITFactory", "JITFunction", "JITKernel", "PassConfigKey", "TensorSupplyType", "__version__", "autotune", "autotuner",
-    "compile", "compile_many", "errors", "jit", "language", "layout", "par_compile", "profile", "profiler", "torch_op",
+    "cdiv", "compile", "compile_many", "disable_cache", "enable_cache", "errors", "is_cache_enabled", "jit", "language",
+    "layout", "next_power_of_2", "par_compile", "profile", "profiler", "set_log_level", "torch_op",
 ]  # fmt: skip

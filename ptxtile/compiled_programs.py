@@ -75,6 +75,26 @@ def is_on() -> bool:
     return _cache() is not None
 
 
+_disabled = False
+
+
+def disable_cache() -> None:
+    """From now on this process neither looks for compiled programs on disk nor keeps any."""
+    global _disabled
+    _disabled = True
+
+
+def enable_cache() -> None:
+    """Undoes :func:`disable_cache`; PTXTILE_CACHE_MEGABYTES=0 still keeps none."""
+    global _disabled
+    _disabled = False
+
+
+def is_cache_enabled() -> bool:
+    """Whether compiled programs are looked for and kept on disk."""
+    return not _disabled and config.cache_bytes() > 0
+
+
 def find(key: str) -> CompiledProgram | None:
     """The program of that key; None when it is not on disk, or the user wants the compiler to run."""
     cache = _cache()
@@ -135,7 +155,7 @@ class AssemblerLogs:
 
 def _cache() -> DiskCache | None:
     """None also where the compiler has to run: its IR is to be dumped or verified."""
-    if config.dump_directory() is not None or config.verify_between_passes():
+    if _disabled or config.dump_directory() is not None or config.verify_between_passes():
         return None
     return disk_cache.opened()
 

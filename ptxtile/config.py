@@ -52,6 +52,15 @@ def is_set(name: str) -> bool:
     return _BY_NAME[name].name in os.environ
 
 
+def set_log_level(level: str | int) -> None:
+    """The level of the logger ``ptxtile``, a name ("INFO") or a number of :mod:`logging`, with messages on standard
+    error. ValueError for another name."""
+    log = logging.getLogger("ptxtile")
+    log.setLevel(level.upper() if isinstance(level, str) else level)
+    if not log.handlers:
+        log.addHandler(logging.StreamHandler())
+
+
 def logger() -> logging.Logger:
     """The logger ``ptxtile``. Where PTXTILE_LOG is set, at its level and with messages on standard error."""
     log = logging.getLogger("ptxtile")

@@ -334,3 +334,14 @@ def test_the_command_without_a_cache(monkeypatch) -> None:
     for words in (["cache", "list"], ["cache", "clear"]):
         result = CliRunner().invoke(app, words)
         assert result.exit_code == 1 and "PTXTILE_CACHE_MEGABYTES is 0" in result.stderr
+
+
+def test_a_process_can_do_without_the_cache(cache: disk_cache.DiskCache) -> None:
+    """As TileLang's scripts ask for it; the entries that are there stay."""
+    assert ptxtile.is_cache_enabled() and compiled_programs.is_on()
+    ptxtile.disable_cache()
+    try:
+        assert not ptxtile.is_cache_enabled() and not compiled_programs.is_on()
+    finally:
+        ptxtile.enable_cache()
+    assert ptxtile.is_cache_enabled() and compiled_programs.is_on()

@@ -326,7 +326,8 @@ def _by_counter(register: np.ndarray) -> tuple[Layout, ...] | None:
         if layout is None:
             return None
         layouts.append(layout)
-        predicted = predicted + layout(_arange(size)).reshape([-1 if d == dimension else 1 for d in range(register.ndim)])
+        offsets = layout(_arange(size))
+        predicted = predicted + offsets.reshape([-1 if d == dimension else 1 for d in range(register.ndim)])
     return tuple(layouts) if ((register < 0) | (register == predicted)).all() else None
 
 

@@ -97,8 +97,8 @@ class NativeCallable:
 
 
 def is_on() -> bool:
-    """Whether the user wants native code, and no ranges around calls, which are made in Python."""
-    return config.read("PTXTILE_LAUNCHER") != "python" and config.read("PTXTILE_NVTX") != "1"
+    """Whether the user wants native code."""
+    return config.read("PTXTILE_LAUNCHER") != "python"
 
 
 def calls_without_python(callable_: NativeCallable) -> int:
@@ -163,15 +163,10 @@ _ALL: weakref.WeakSet[_Plans] = weakref.WeakSet()
 
 
 def forget() -> None:
-    """Calls that native code has taken over are made from Python again."""
+    """The next call of every kernel is made from Python, and plans are made anew. A forked child does it, which cannot
+    use its parent's CUDA: the checked way says so."""
     for plans in list(_ALL):
         plans.clear()
 
 
-def _forget_in_child() -> None:
-    """A forked child cannot use its parent's CUDA: the checked way says so."""
-    for plans in list(_ALL):
-        plans.clear()
-
-
-os.register_at_fork(after_in_child=_forget_in_child)
+os.register_at_fork(after_in_child=forget)

@@ -113,7 +113,7 @@ def _make() -> Launcher | None:
     try:
         launcher = Launcher(code(), reading)
         check(launcher)
-    except (PtxtileError, OSError, ImportError, RuntimeError, ValueError) as error:
+    except (PtxtileError, OSError, ImportError, AttributeError, RuntimeError, ValueError) as error:
         config.logger().warning("kernels are launched from Python, which takes longer: the native launcher cannot be "
                                 "made here (%s)", error)  # fmt: skip
         return None

@@ -52,7 +52,7 @@ def reading() -> Reading | None:
         return None
     try:
         return Reading(view, stream, *_keys())
-    except (AttributeError, LookupError, RuntimeError):  # another torch tells less of its tensors
+    except (AttributeError, LookupError, RuntimeError, TypeError):  # another torch tells less of its tensors
         return Reading(view, stream)
 
 
@@ -75,13 +75,14 @@ def _keys() -> tuple[int, int, int]:
 
     negative_view: Any = torch._neg_view  # pyright: ignore[reportPrivateImportUsage]
     zero_tensor: Any = torch._efficientzerotensor  # pyright: ignore[reportPrivateImportUsage]
-    plain, whole = torch.zeros(3, 4), torch.zeros(2, dtype=torch.int8)
+    plain, whole = torch.zeros(3, 4, device="cpu"), torch.zeros(2, dtype=torch.int8, device="cpu")
+    conjugate = torch.zeros(2, dtype=torch.complex64, device="cpu").conj()
     tensors = [
-        plain, whole, torch.nn.Parameter(plain), negative_view(plain), torch.zeros(2, dtype=torch.complex64).conj(),
-        plain.t(), plain[:0], negative_view(whole), zero_tensor((2, 3)), plain.to("meta"),
+        plain, whole, torch.nn.Parameter(plain), negative_view(plain), conjugate, plain.t(), plain[:0],
+        negative_view(whole), zero_tensor((2, 3)), plain.to("meta"),
     ]  # fmt: skip
     with torch.inference_mode():
-        tensors.append(torch.zeros(2, 3))
+        tensors.append(torch.zeros(2, 3, device="cpu"))
     keys = [torch._C._dispatch_keys(tensor).raw_repr() for tensor in tensors]
     implementations = [tensor._cdata for tensor in tensors]
     size = torch.Tensor.__basicsize__

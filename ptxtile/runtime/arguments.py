@@ -298,7 +298,9 @@ def _allocate(function: str, name: str, dtype: str, shape: tuple[int, ...], devi
         raise ArgumentError(f"{function}: {name!r}: a {dtype} tensor cannot be allocated", expected=", ".join(FORMATS))
     if min(shape, default=0) < 0:
         raise ArgumentError(f"{function}: {name!r} would have a negative size", got=f"shape {_shown(shape)}")
-    return torch.empty(shape, dtype=torch_dtype(dtype), device=device)
+    made = torch.empty(shape, dtype=torch_dtype(dtype), device=device)
+    refuse_unreadable(made, f"{function}: {name!r}, which the call allocates")  # a mode may give tensors without memory
+    return made
 
 
 def _results(record: LaunchRecord, tensors: Mapping[str, torch.Tensor], values: Sequence[Any]) -> Any:

@@ -92,6 +92,7 @@ class CallPlan:
         self._conversions = _conversions(record, self.layout)
         self.allocators = tuple(_allocator(shape, dtype, call.device) for shape, dtype in call.allocated)
         self.returned = _returned(record)
+        self._plain_tensor = _plain_tensor()
         self._frames: list[_Frame] = []
         if self.launches:
             self._prepare(call)
@@ -112,6 +113,9 @@ class CallPlan:
         fit; errors as :meth:`Executable.launch`.
         """
         made = [allocate() for allocate in self.allocators]
+        for tensor in made:
+            if type(tensor) is not self._plain_tensor:  # made under a mode that gives tensors without memory
+                return UNFIT
         values = [*addresses, *[tensor.data_ptr() for tensor in made], *numbers]
         try:
             frame = self._frames.pop()
@@ -335,6 +339,12 @@ def _allocator(shape: torch.Size, dtype: torch.dtype, device: torch.device) -> p
         strides.append(strides[-1] * max(size, 1))
     dense = tuple(reversed(strides[: len(shape)]))
     return partial(torch.empty_strided, tuple(shape), dense, dtype=dtype, device=device)
+
+
+def _plain_tensor() -> type:
+    import torch
+
+    return torch.Tensor
 
 
 def _returned(record: LaunchRecord) -> tuple[int, ...]:

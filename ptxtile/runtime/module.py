@@ -52,9 +52,10 @@ def load(
     """Load ``ptx``, or the ``cubin`` that was made of it, into the current context, which is that of ``device``.
 
     While this thread captures a stream (CUDA graphs), drivers of CUDA 12.3 and newer can load all the same, outside of
-    the graph; where the driver refuses, a DriverError says what to do. CompileError with the JIT's log when the driver refuses it; TargetError when the PTX is newer than the driver or
-    for other cards; LaunchError when a kernel wants more shared memory than the card has. A PerformanceWarning for
-    each thing that the JIT could not do as told. ``line_info`` keeps the Python lines of the PTX for profilers.
+    the graph; where the driver refuses, a DriverError says what to do. CompileError with the JIT's log when the driver
+    refuses the module; TargetError when the PTX is newer than the driver or for other cards; LaunchError when a kernel
+    wants more shared memory than the card has. A PerformanceWarning for each thing that the JIT could not do as told.
+    ``line_info`` keeps the Python lines of the PTX for profilers.
     ``known_log``: what it said earlier, for a driver that takes the code from its own cache and says nothing.
     """
     if cubin is None:

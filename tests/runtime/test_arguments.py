@@ -336,3 +336,11 @@ def test_symbols_are_solved_from_any_view(data) -> None:
     grown = data.draw(st.integers(0, rank - 1))
     other = torch.zeros([size + (index == grown) for index, size in enumerate(view.shape)])
     assert f"fixed by dimension {grown} of argument 'A'" in refused(shapes_twice, view, other)
+
+
+def test_an_allocation_under_a_mode_that_gives_no_memory() -> None:
+    from torch._subclasses import FakeTensorMode
+
+    what, a = record(tensor("A", (N,), (1,)), allocations=(Allocation("C", "int8", (N,)),)), torch.zeros(4)
+    with FakeTensorMode(), pytest.raises(ArgumentError, match="add: 'C', which the call allocates: a Fake"):
+        bind(what, (a,), device_type="cpu")

@@ -355,8 +355,8 @@ def test_parameters_and_tensors_that_require_grad_have_plans(fake) -> None:
     assert results[1] is d and not results[0].requires_grad
 
 
-def test_allocations_under_a_mode_leave_no_plan(fake) -> None:
-    """A plan's allocations must be real whatever mode the call that it comes from was made in."""
+def test_allocations_under_a_mode_are_refused(fake) -> None:
+    """They have no memory, so the call is refused, also where there is a plan for it."""
     from torch._subclasses import FakeTensorMode
 
     fake.parameter_sizes = (8,)
@@ -370,11 +370,12 @@ def test_allocations_under_a_mode_leave_no_plan(fake) -> None:
         ("C",),
     )
     calls, a = Calls(fake, record), torch.zeros(4)
-    with FakeTensorMode():
-        calls.planned(a)
-    assert len(calls.plans) == 0
-    calls.planned(a)
-    assert type(calls.planned(a)) is torch.Tensor and calls.found == 1
+    for turn in range(3):
+        with FakeTensorMode(), pytest.raises(ArgumentError, match="'C', which the call allocates: a FakeTensor has no"):
+            calls.planned(a)
+        assert len(calls.plans) == (turn > 0)
+        assert type(calls.planned(a)) is torch.Tensor
+    assert calls.found == 2 and len(fake.launched) == 3
 
 
 def test_the_device_is_part_of_the_key(fake) -> None:

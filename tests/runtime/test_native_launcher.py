@@ -753,6 +753,15 @@ def test_it_can_be_turned_off(fake, monkeypatch) -> None:
         kernel.agree(*tensors(), native=False)
 
 
+def test_plans_can_be_forgotten(fake) -> None:
+    """For ranges in a profiler's timeline, which are made in Python around each call."""
+    kernel, args = added(fake)
+    kernel.agree(*args, native=True)
+    calls.forget()
+    kernel.agree(*args, native=False)
+    kernel.agree(*args, native=True)
+
+
 def test_classes_with_calls_of_their_own_keep_them(fake) -> None:
     class Own(Kernel):
         def __call__(self, *args: Any) -> Any:

@@ -51,7 +51,7 @@ class Run:
     scalars: Mapping[str, int | float]
 
 
-SMALL = dict(block_M=64, block_N=64, threads=128, num_stages=2)
+SMALL: dict[str, Any] = dict(block_M=64, block_N=64, threads=128, num_stages=2)
 """For targets that multiply with mma.sync: few threads, for each warp is simulated by itself."""
 
 
@@ -61,7 +61,7 @@ def _case(example: str, target: str, *sizes: Any, variant: str = "", **options: 
 
 def _gemms(target: str) -> Iterator[Case]:
     """gemm and what is made like it: sizes M, N, K."""
-    few = {} if target == "sm_90a" else SMALL
+    few: dict[str, Any] = {} if target == "sm_90a" else SMALL
     rows = 136 if target == "sm_90a" else 72
     yield _case("gemm", target, rows, 72, 584, **few)
     yield _case("gemm_bias_activation", target, rows, 72, 584, activation="silu", **few)
@@ -74,7 +74,7 @@ def _gemms(target: str) -> Iterator[Case]:
     # five tiles for two blocks: of each, two whole ones and a half
     yield _case("gemm_stream_k", target, *((520, 72) if target == "sm_90a" else (264, 40)), 328, sms=2, **few)
     yield _case("gemm_grouped", target, 72, 584, [rows + 4, 0, 65], **few)
-    yield _case("gemm_w4a16", target, rows, 72, 512, **few | dict(num_stages=2))
+    yield _case("gemm_w4a16", target, rows, 72, 640, **{**few, "num_stages": 3})
     yield _case("gemm_swiglu", target, rows, 72, 328, **few)
     yield _case("gemm_decode", target, 7, 72, 1096, splits=2, num_stages=3)
 
@@ -110,7 +110,7 @@ def runs_of(case: Case) -> tuple[Run, ...]:
     real = sim.run
 
     def take(program: Program, tensors: Any, scalars: Any, **options: Any) -> None:
-        copies = {name: None if tensor is None else tensor.clone() for name, tensor in tensors.items()}
+        copies = {name: tensor.clone() for name, tensor in tensors.items() if tensor is not None}
         found.setdefault(program.name, Run(program, copies, scalars))
         real(program, tensors, scalars, **options)
 

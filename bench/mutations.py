@@ -9,7 +9,7 @@ reported is *equivalent* when the checker's own happens-before order shows that 
 The unmutated programs run under more schedules and must have no findings.
 
 Each case is a row of bench/results/mutations.json, written when the case is done; rows of cases that were not chosen
-stay. ``--resume`` keeps the rows whose programs and schedules are those of this run, so that what was cut short goes on.
+stay. ``--resume`` keeps the rows whose programs and schedules are those of this run, so that what was cut goes on.
 """
 
 from __future__ import annotations
@@ -192,8 +192,8 @@ def rate(counts: Any) -> float:
 def show(row: dict[str, Any]) -> None:
     line = f"{row['case']:34s} {row['mutants']:4d} mutants {row['killed']:4d} killed {row['equivalent']:3d} equivalent "
     line += f"{row['set aside']:2d} set aside {row['survived']:2d} survived  {row['kill rate']:7.2%}"
-    line += f"  {row['schedules without mutation']} schedules without mutation, {len(row['false reports'])} false reports"
-    print(f"{line}, {row['seconds of a schedule']:.2f} s each; {row['seconds']:.0f} s", flush=True)
+    line += f"  {len(row['false reports'])} false reports in {row['schedules without mutation']} schedules"
+    print(f"{line} of {row['seconds of a schedule']:.2f} s; {row['seconds']:.0f} s in all", flush=True)
     for text in row["false reports"]:
         print("  REPORTED WITHOUT MUTATION:", text, flush=True)
     for mutant in row["not killed"]:

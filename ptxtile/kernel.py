@@ -220,6 +220,10 @@ class JITKernel(NativeCallable):
     def __repr__(self) -> str:
         return f"<ptxtile kernel {self.function.function.__name__}, {len(self._variants)} variants>"
 
+    def __deepcopy__(self, memo: Any) -> JITKernel:
+        """Itself, so that modules which hold kernels can be copied."""
+        return self
+
     @cached_property
     def signature(self) -> Signature:
         _ = self.function.rewritten  # has its own time

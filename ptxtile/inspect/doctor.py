@@ -61,10 +61,17 @@ def examine() -> Report:
         _probe("llvmlite, LLVM", _llvm),
         _probe("numba", lambda: _version("numba")),
         _probe("cuda-bindings", lambda: _version("cuda-bindings")),
+        _probe("repeated launches", _launcher),
         *(_tool(name) for name in ("ptxas", "nvdisasm", "cuobjdump")),
         _cache(),
     )
     return Report(facts, cards, tuple(_variables()), tuple(_verdicts(facts, cards)))
+
+
+def _launcher() -> str:
+    from ptxtile.native import calls, launcher
+
+    return launcher.describe() if calls.is_on() else "from Python: PTXTILE_LAUNCHER asks for it"
 
 
 def _probe(name: str, find: Callable[[], str]) -> Fact:

@@ -182,7 +182,8 @@ class Access:
     (``retires``) complete an asynchronous access. ``box``: of a TMA access to global memory, (coordinate, extent) for
     each dimension of its tensor map, and ``space``, what coordinates mean there. ``atomic``: the operator of an atomic
     operation, ``load`` or ``store``. ``by_warpgroups``: done for a warpgroup as soon as one of its threads says so.
-    ``was_async``: an access of the async proxy that was waited for.
+    ``was_async``: an access of the async proxy that was waited for. ``phase``: of an mbarrier, a ``wait`` for its phase
+    or an arrival that may complete the ``next`` one.
     """
 
     storage: Storage
@@ -200,6 +201,7 @@ class Access:
     engine: str = "tma"
     by_warpgroups: bool = False
     was_async: bool = False
+    phase: str = ""
     twins: list[Access] = field(default_factory=list, repr=False)
     footprints: dict[frozenset[str], object] = field(default_factory=dict, repr=False)
     masks: list[tuple[int, bool]] = field(default_factory=list, repr=False)
@@ -262,6 +264,7 @@ class Access:
     def describe(self) -> str:
         engine = {"tma": "TMA", "cp_async": "cp.async"}.get(self.engine, self.engine)
         verb = (f"{engine} write of" if self.is_write else f"{engine} read of") if self.asynchronous else ""
+        verb = verb or {"wait": "wait for", "next": "next phase of"}.get(self.phase, "")
         verb = verb or ("write of" if self.is_write else "read of")
         return f"{verb} {self.storage.name}" + (f" ({self.location})" if self.location else "")
 
@@ -417,7 +420,9 @@ def operation_accesses(node: gpu_ops.GpuOp, context: Context) -> Iterator[Access
     barrier, index = getattr(node, "barrier", None), getattr(node, "index", None)
     if isinstance(barrier, Buffer) and isinstance(index, Expr):
         initialises = isinstance(node, gpu_ops.MbarrierInit)
-        yield Access(barrier.storage, initialises, inlined(index, context), 64, 64, context, location=node.location)
+        phase = "wait" if isinstance(node, gpu_ops.MbarrierWait) else ""
+        place = inlined(index, context)
+        yield Access(barrier.storage, initialises, place, 64, 64, context, location=node.location, phase=phase)
     if isinstance(node, (gpu_ops.TmaLoad, gpu_ops.TmaStore)):
         loads = isinstance(node, gpu_ops.TmaLoad)
         shared = node.shared

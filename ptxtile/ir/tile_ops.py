@@ -90,8 +90,8 @@ class Gemm(Statement):
     dimensions of extent 1 select a stage, or a whole fragment. ``accumulator``: a fragment M×N. Once loops are lowered,
     fragments are their registers. ``clear``: start from 0 instead of the accumulator; ``clear_if``: where it holds, the
     same in all threads. ``policy``: how warps (or warpgroups) share M and N: square, full_row (M only) or full_col.
-    ``pending``: groups of wgmma that may still run when it is over (set by ``specialize_warps``, which sees to the
-    wait).
+    ``pending``: groups of wgmma that may still run when it is over, None: it is not waited for here (set by
+    ``specialize_warps``, which sees to the wait).
     """
 
     a: Region
@@ -105,7 +105,7 @@ class Gemm(Statement):
     clear: bool = False
     policy: str = "square"
     path: GemmPath | None = None
-    pending: int = 0
+    pending: int | None = 0
     clear_if: Expr | None = None
 
 

@@ -1,7 +1,7 @@
 """Gemms on the wgmma path become asynchronous warpgroup multiplications on shared-memory descriptors.
 
 Input: thread stage, shared layouts chosen. Output: thread stage without tile-level Gemm. A gemm is one group: fence,
-the instructions of all row tiles and k steps, commit, wait. The descriptors follow from the operands' layouts: columns
+the instructions of all row tiles and k steps, commit, wait (unless ``pending`` is None). The descriptors follow from the operands' layouts: columns
 of boxes as wide as the swizzle, K-major or (16-bit types) M- or N-major. A may lie in registers, which then go into the
 wait too, so that they live until the multiplications have read them.
 """
@@ -92,11 +92,14 @@ class _Lowering(ScopedRewriter):
                 offset = (tile * (gemm.n // grid.columns) + part * width) // 2
                 steps += [self._step(gemm, a, b, width, offset, k, depth) for k in range(0, gemm.k, depth)]
         where = gemm.location
+        group = seq(*lets, WgmmaFence(location=where), *steps, WgmmaCommitGroup(location=where))
+        if gemm.pending is None:
+            return group
         read = [operand.buffer for operand in (gemm.a, gemm.b)]
         shared = tuple(buffer for buffer in read if buffer.scope is Scope.SHARED)
         fragments = tuple(buffer for buffer in read if buffer.scope is not Scope.SHARED)
         wait = WgmmaWaitGroup(gemm.pending, (gemm.accumulator.buffer,), shared, fragments, location=where)
-        return seq(*lets, WgmmaFence(location=where), *steps, WgmmaCommitGroup(location=where), wait)
+        return seq(group, wait)
 
     def _step(self, gemm: Gemm, a: Var | int, b: Var, width: int, offset: int, k: int, depth: int) -> Wgmma:
         """The instruction from column ``k`` on for one 64×width tile. ``a``: a descriptor, or the first element in

@@ -93,15 +93,16 @@ def _plan(statements: tuple[Statement, ...], inside: list[RingUse]) -> _Plan:
 
 def _last_gemms(statements: tuple[Statement, ...], names: set[str]) -> list[int]:
     """Where the gemms stand that are the last users of the tiles, after all other users."""
-    users = [k for k, s in enumerate(statements) if _touches(s, names)]
+    users = [k for k, s in enumerate(statements) if touches(s, names)]
     result: list[int] = []
-    while users and _is_asynchronous(statements[users[-1]]):
+    while users and is_asynchronous(statements[users[-1]]):
         result.insert(0, users.pop())
     return result
 
 
-def _is_asynchronous(statement: Statement) -> bool:
-    return isinstance(statement, Gemm) and statement.path is GemmPath.WGMMA
+def is_asynchronous(statement: Statement) -> bool:
+    """Whether a statement is a gemm that tensor cores do by themselves, and that is waited for at once so far."""
+    return isinstance(statement, Gemm) and statement.path is GemmPath.WGMMA and statement.pending == 0
 
 
 def _may_run_on(statements: tuple[Statement, ...], position: int, plan: _Plan) -> bool:
@@ -113,10 +114,11 @@ def _may_run_on(statements: tuple[Statement, ...], position: int, plan: _Plan) -
     if any(buffer.scope is not Scope.SHARED for buffer in (gemm.a.buffer, gemm.b.buffer)):
         return False  # registers that the next iteration may write
     accumulator = {gemm.accumulator.buffer.storage.name}
-    return not any(_touches(s, accumulator | (operands - released)) for s in others)
+    return not any(touches(s, accumulator | (operands - released)) for s in others)
 
 
-def _touches(statement: Statement, names: set[str]) -> bool:
+def touches(statement: Statement, names: set[str]) -> bool:
+    """Whether a statement accesses one of the storages ``names``, other than by waiting for it."""
     return any(
         buffer.storage.name in names
         for node in walk(statement)
@@ -142,8 +144,8 @@ def _overlapped(loop: For, plan: _Plan, free: Buffer) -> Statement:
             body += use.release.statements(free, previous, where, loop.var.ne(loop.start))
             body += use.ring.advance()
     where = gemms[-1].location
-    operands = _distinct(buffer for gemm in gemms for buffer in (gemm.a.buffer, gemm.b.buffer))
-    drain = WgmmaWaitGroup(0, _distinct(gemm.accumulator.buffer for gemm in gemms), operands, location=where)
+    operands = distinct(buffer for gemm in gemms for buffer in (gemm.a.buffer, gemm.b.buffer))
+    drain = WgmmaWaitGroup(0, distinct(gemm.accumulator.buffer for gemm in gemms), operands, location=where)
     last: list[Statement] = []
     for number in sorted(plan.gemms):
         use = plan.uses[number]
@@ -152,5 +154,5 @@ def _overlapped(loop: For, plan: _Plan, free: Buffer) -> Statement:
     return seq(copy_with(loop, {"body": Seq(tuple(body), location=loop.body.location)}), drain, *last)
 
 
-def _distinct(buffers: Iterable[Buffer]) -> tuple[Buffer, ...]:
+def distinct(buffers: Iterable[Buffer]) -> tuple[Buffer, ...]:
     return tuple({buffer.name: buffer for buffer in buffers}.values())

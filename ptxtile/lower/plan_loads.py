@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ptxtile.ir.gpu_ops import BarSync, MbarrierWait
+from ptxtile.ir.gpu_ops import MbarrierWait
 from ptxtile.ir.program import Kernel, Program
 from ptxtile.ir.statements import Allocate, If, Let, Seq, Statement, seq
 from ptxtile.ir.tile_ops import Copy, CopyPath
@@ -46,12 +46,7 @@ def _plan(kernel: Kernel) -> Kernel:
             early.extend(issue(group, barrier))
             return wait(group, barrier, phase)
         elected = If(kernel.thread.eq(group.first_thread), seq(*issue(group, barrier)), location=group.location)
-        waiting = wait(group, barrier, phase)
-        if group.in_role and group.in_loop:
-            # Else the issuing thread may run ahead through its next two rounds, and a warp that has not looked yet
-            # waits for a parity that has come round again. Without roles the barrier before the tile's reuse is there.
-            waiting.append(BarSync(0, kernel.threads, location=group.location))
-        return [elected, *waiting]
+        return [elected, *wait(group, barrier, phase)]
 
     body, groups = replace_groups(kernel.body, make)
     prologue = barrier_prologue([(barrier, (1,) * len(groups))], kernel.thread, kernel.threads, early) + declarations

@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from ptxtile.ir.buffers import Buffer
+from ptxtile.ir.buffers import Buffer, Scope
 from ptxtile.ir.cluster_ops import ClusterArrive, ClusterWait
 from ptxtile.ir.expressions import Expr, constant
 from ptxtile.ir.gpu_ops import MbarrierWait, SetMaxRegisters
@@ -79,7 +79,9 @@ def run(program: Program, target: Target, options: Options) -> Program:
                 if keep_registers:
                     kernel = replace(kernel, body=_without(kernel.body, SetMaxRegisters))
                 stage = "async"
-                why.append(Why("specialize_warps", kernel.name, "producer and consumers", "asked for", kernel.location))
+                asked = options.specialize_warps != "auto"
+                reason = "asked for" if asked else "auto: a pipelined loop that feeds tensor cores loads through TMA"
+                why.append(Why("specialize_warps", kernel.name, "producer and consumers", reason, kernel.location))
             except SliceRefused as refused:
                 refusal = str(refused)
         if refusal:
@@ -108,7 +110,9 @@ def _refusal(kernel: Kernel, target: Target, options: Options) -> str:
         return "a barrier of the grid (T.sync_grid) needs all threads, and loads must not run ahead of it"
     if options.specialize_warps is False:
         return "switched off by specialize_warps=False"
-    if options.specialize_warps == "auto" and not _feeds_tensor_cores(kernel):
+    automatic = options.specialize_warps == "auto"
+    fed = _loads_for_tensor_cores(kernel) if automatic else []
+    if automatic and not fed:
         return "auto: no pipelined loop feeds tensor cores, and one-shot kernels measure faster without roles"
     for feature in (Feature.TMA, Feature.SETMAXNREG):
         if not target.has(feature):
@@ -117,19 +121,25 @@ def _refusal(kernel: Kernel, target: Target, options: Options) -> str:
         return f"{kernel.threads} consumer threads are no multiple of a warpgroup (128)"
     if kernel.threads + WARPGROUP > MAXIMUM_THREADS:
         return f"{kernel.threads} consumer threads leave no room for a producer warpgroup of 128"
+    if automatic and not any(load.path is CopyPath.TMA_LOAD for load in fed):
+        return "auto: no load of a pipelined loop that feeds tensor cores takes the TMA path"
     _, groups = replace_groups(kernel.body, lambda group: [])
     return "" if groups else "no copy takes the TMA path"
 
 
-def _feeds_tensor_cores(kernel: Kernel) -> bool:
-    """Whether a pipelined loop of several stages loads through TMA and multiplies on tensor cores."""
+def _loads_for_tensor_cores(kernel: Kernel) -> list[Copy]:
+    """The loads in pipelined loops of several stages that multiply on tensor cores."""
+    found: list[Copy] = []
     for node in walk(kernel.body):
         if isinstance(node, For) and stages_of(node) > 1:
             inside = list(walk(node.body))
-            loads = any(isinstance(n, Copy) and n.path is CopyPath.TMA_LOAD for n in inside)
-            if loads and any(isinstance(n, Gemm) and n.path is not GemmPath.FMA for n in inside):
-                return True
-    return False
+            if any(isinstance(n, Gemm) and n.path is not GemmPath.FMA for n in inside):
+                copies = [n for n in inside if isinstance(n, Copy)]
+                found += [n for n in copies if (n.source.buffer.scope, n.destination.buffer.scope) == _LOAD]
+    return found
+
+
+_LOAD = Scope.GLOBAL, Scope.SHARED
 
 
 @record

@@ -76,6 +76,10 @@ class HandOvers:
             self._all = frozenset().union(*(self.at(node, key[-1]) for key, node in self._arrivals.items()))
         return name_of(access) in self._all
 
+    def arrives(self, barrier: str, role: int | None) -> bool:
+        """Whether a role arrives on the mbarriers of a storage itself."""
+        return any((kind, barrier, role) in self._arrivals for kind in _MBARRIER_ARRIVALS)
+
     def _find(self, node: Any, role: int | None) -> set[str]:
         found: set[str] = set()
         if isinstance(node, _MBARRIER_ARRIVALS):

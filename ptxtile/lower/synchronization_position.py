@@ -143,8 +143,7 @@ class Position:
             added = [self.decide(place, wanted, pending, later) for place in pending.barriers]
             if any(added):
                 raise Restart
-        uniform = next((i for i, scope in enumerate(self.scopes) if not scope.is_uniform), len(self.scopes))
-        if pending.depth > uniform and not (wanted.wait and not wanted.barrier and not wanted.fence):
+        if not self.is_placeable(pending) and not (wanted.wait and not wanted.barrier and not wanted.fence):
             self._impossible(wanted.overlap, pending.access, later, "a barrier is needed where not all threads arrive")
             return state
         if wanted.within and not self._is_warpgroups():
@@ -166,6 +165,11 @@ class Position:
         if not here:
             raise Restart(place)
         return self.arrive(path, state)
+
+    def is_placeable(self, pending: Pending) -> bool:
+        """Whether all threads of the region come by between the pending access and the present place."""
+        uniform = next((i for i, scope in enumerate(self.scopes) if not scope.is_uniform), len(self.scopes))
+        return pending.depth <= uniform
 
     def _is_warpgroups(self) -> bool:
         """Whether the present threads are several whole warpgroups."""

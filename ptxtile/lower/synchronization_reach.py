@@ -88,7 +88,7 @@ class Reach:
                 place = self._places[path]
                 self._positions[access] = place.last if whole else place.first
                 earlier, later = self._meets(access, place)
-                self._asks[access], self._matters[access] = earlier, later or self._is_kept(access)
+                self._asks[access], self._matters[access] = earlier, later or self._is_kept(access, place)
 
     def asks(self, access: Access) -> bool:
         """Whether an access that has been located may have to be ordered after an earlier one."""
@@ -98,8 +98,11 @@ class Reach:
         """Whether an access that has been located may have to be ordered before a later one."""
         return self._matters[access]
 
-    def _is_kept(self, access: Access) -> bool:
-        """What a TMA store reads is waited for at the end; what other roles get is ordered before an arrival."""
+    def _is_kept(self, access: Access, place: _Place) -> bool:
+        """What a TMA store reads is waited for at the end; what other roles get is ordered before an arrival, and so is
+        a wait for the phase before."""
+        if access.phase:
+            return self.hand_overs.arrives(access.storage.name, None if place.role is None else place.role[1])
         reads_for_store = access.asynchronous and not access.is_write and access.storage.scope is Scope.SHARED
         return reads_for_store or self.is_released(access)
 

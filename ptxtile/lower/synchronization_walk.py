@@ -9,13 +9,12 @@ so is a loop until nothing is decided inside of it.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from ptxtile.errors import LoweringError
 from ptxtile.ir import gpu_ops
 from ptxtile.ir.access import Access, Context, accesses, active_threads, expression_accesses, operation_accesses
 from ptxtile.ir.async_copy_ops import CpAsync, CpAsyncWaitGroup
-from ptxtile.ir.buffers import Scope
 from ptxtile.ir.cluster_ops import ClusterArrive, ClusterWait
 from ptxtile.ir.conflicts import Overlap, compare, repeats_conflict
 from ptxtile.ir.effects import is_atomic
@@ -24,13 +23,14 @@ from ptxtile.ir.manual_ops import BarReduce, GridSync
 from ptxtile.ir.program import Kernel
 from ptxtile.ir.rewrite import statements_in
 from ptxtile.ir.statements import Break, Continue, For, If, Let, Seq, Specialized, Statement, While
-from ptxtile.ir.tensor_core_ops import WARPGROUP, LoadMatrix, MmaSync, StoreMatrix, WgmmaWaitGroup
+from ptxtile.ir.tensor_core_ops import LoadMatrix, MmaSync, StoreMatrix, WgmmaWaitGroup
 from ptxtile.ir.warp_ops import SyncWarp
 from ptxtile.lower import hazards
-from ptxtile.lower.hazards import Decision, Need, Path, Pending, State, joined, need
+from ptxtile.lower.hazards import Decision, Need, Path, Pending, State, joined
+from ptxtile.lower.synchronization_arrivals import Arrivals
 from ptxtile.lower.synchronization_facts import Facts, check_across_roles, trip_count
-from ptxtile.lower.synchronization_hand_overs import ARRIVALS, name_of
-from ptxtile.lower.synchronization_position import END, EXIT, BarrierNeeded, Enclosing, Position, Restart, Walk
+from ptxtile.lower.synchronization_hand_overs import ARRIVALS
+from ptxtile.lower.synchronization_position import END, EXIT, BarrierNeeded, Enclosing, Restart, Walk
 
 MAXIMUM_ROUNDS = 1000
 """Walks of one kernel before giving up; each adds at least one decision, so this is only reached by a mistake of
@@ -84,7 +84,7 @@ def needs_a_barrier(kernel: Kernel, facts: Facts, decisions: dict[Path, Decision
             return False
 
 
-class _Walker(Position):
+class _Walker(Arrivals):
     def __init__(self, kernel: Kernel, facts: Facts, result: Walk, may_add_barriers: bool = True) -> None:
         super().__init__(kernel, facts, result, may_add_barriers)
         self.loops: list[_Loop] = []
@@ -192,7 +192,8 @@ class _Walker(Position):
         if path not in self.facts.inert:
             self.facts.inert[path] = not any(isinstance(inner, _ORDERING) for inner in statements_in(node))
         access = pending.access
-        if not self.facts.inert[path] or self.result.counts.get(path) or (pending.in_flight and not pending.is_store):
+        stays = (pending.in_flight and not pending.is_store) or bool(access.phase)
+        if not self.facts.inert[path] or self.result.counts.get(path) or stays:
             return False
         return not self.facts.reach.is_released(access) and not self.facts.reach.meets_inside(access, path)
 
@@ -345,7 +346,8 @@ class _Walker(Position):
         mask, known = self.facts.masks[path]
         if isinstance(node, ARRIVALS):
             handed = self.facts.hand_overs.at(node, None if self.role is None else context.first_thread)
-            state = self._release(node, handed, path, state, context, mask) if handed else state
+            state = self.release(node, handed, path, state, context, mask) if handed else state
+            state = self.next_phase(node, path, state, context, mask if known else 0)
         state = self.access_all(self.facts.events[key], path, state)
         sure, depth = mask if known else 0, len(self.scopes)
         match node:
@@ -377,45 +379,3 @@ class _Walker(Position):
                 names = {buffer.storage.name for buffer in retires}
                 state = hazards.after_group_wait(state, engine, sure, depth, pending_groups=groups, names=names)
         return state
-
-    def _release(
-        self, node: gpu_ops.GpuOp, handed: frozenset[str], path: Path, state: State, context: Context, mask: int
-    ) -> State:
-        """An arrival that lets others use ``handed``: this role's accesses come before it."""
-        for pending in list(state):
-            earlier = pending.access
-            if pending not in state or name_of(earlier) not in handed or not _comes_before_arrivals(pending, node):
-                continue
-            key = (path, "release", id(earlier))
-            if key not in self.facts.events:
-                by_tma = earlier.in_async_proxy != self.facts.meets_other_proxy(earlier)
-                later = Access(earlier.storage, True, None, 8, 8, context, asynchronous=by_tma, location=node.location)
-                self.facts.events[key] = [later]
-            (later,) = self.facts.events[key]
-            wanted = need(pending, later, self.facts.overlaps)
-            arriving = mask
-            if earlier.by_warpgroups or pending.met:
-                arriving = hazards.groups_of(mask, WARPGROUP if earlier.by_warpgroups else pending.met)
-            by_threads = not earlier.asynchronous or pending.is_store
-            if wanted is not None and by_threads and earlier.threads & ~arriving == 0:
-                wanted = replace(wanted, barrier=False)  # each thread arrives after its own accesses
-            if wanted is not None and (wanted.barrier or wanted.fence or wanted.wait):
-                state = self.require(wanted, pending, later, path, state)
-        return {pending: None for pending in state if not self._is_handed_over(pending, handed)}
-
-    def _is_handed_over(self, pending: Pending, handed: frozenset[str]) -> bool:
-        """Whether an access matters to nobody any more once ``handed`` belongs to another role."""
-        access = pending.access
-        return name_of(access) in handed and not access.asynchronous and not self.facts.reach.meets_own_role(access)
-
-
-def _comes_before_arrivals(pending: Pending, arrival: gpu_ops.GpuOp) -> bool:
-    """Whether an access has to be done when those who wait for ``arrival`` go on.
-
-    Loads, wgmma and cp.async under way belong to other stages of a ring, or complete on a barrier of their own; stores
-    that a wait of the user's left pending were left on purpose. Between the blocks of a cluster shared memory is only
-    written by multicasts, and the barrier that they meet at orders reads by threads.
-    """
-    if pending.in_flight:
-        return pending.is_store and not pending.left
-    return not isinstance(arrival, ClusterArrive) or pending.access.storage.scope is Scope.GLOBAL

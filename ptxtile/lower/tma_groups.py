@@ -26,14 +26,13 @@ LoadIssue = Callable[[int, Copy, Buffer, Expr], TmaCopy]
 @record
 class LoadGroup:
     """Consecutive TMA loads that are waited for together. ``in_loop``: the group may run more than once, so its parity
-    is state; else the parity is 0. ``in_role``: the user put it into a role, whose ``first_thread`` it is."""
+    is state; else the parity is 0. ``first_thread``: of the role that the user put it into; 0: of the CTA."""
 
     number: int
     copies: tuple[Copy, ...]
     in_loop: bool
     location: Location | None = field(default=None, compare=False)
     first_thread: int = 0
-    in_role: bool = False
 
     @property
     def bytes(self) -> int:
@@ -151,12 +150,12 @@ def replace_groups(body: Statement, make: Callable[[LoadGroup], list[Statement]]
     up.
     """
     groups: list[LoadGroup] = []
-    first_thread, in_role = 0, False
+    first_thread = 0
 
     def close(run: list[Copy], in_loop: bool) -> list[Statement]:
         if not run:
             return []
-        group = LoadGroup(len(groups), tuple(run), in_loop, run[0].location, first_thread, in_role)
+        group = LoadGroup(len(groups), tuple(run), in_loop, run[0].location, first_thread)
         groups.append(group)
         return make(group)
 
@@ -178,11 +177,11 @@ def replace_groups(body: Statement, make: Callable[[LoadGroup], list[Statement]]
         return result + close(run, in_loop)
 
     def visit(node: Any, in_loop: bool) -> Any:
-        nonlocal first_thread, in_role
+        nonlocal first_thread
         if isinstance(node, Role):
-            first_thread, in_role = node.first_thread, True
+            first_thread = node.first_thread
             role = map_children(node, lambda child: visit(child, in_loop))
-            first_thread, in_role = 0, False
+            first_thread = 0
             return role
         if isinstance(node, Seq):
             return seq(*visit_seq(node.statements, in_loop))

@@ -34,10 +34,7 @@ def thunk(machine: str, table: int, distance: int) -> bytes:
 
 
 class CodeMemory:
-    """``code``, mapped, and a thunk for ``table`` at :attr:`entry`. OSError where the system maps no code.
-
-    It is never unmapped: other threads may be in it when the process ends.
-    """
+    """``code``, mapped, and a thunk for ``table`` at :attr:`entry`. OSError where the system maps no code."""
 
     def __init__(self, code: MachineCode, machine: str, table: int) -> None:
         thunk_at = -(-len(code.text) // _ALIGNMENT) * _ALIGNMENT

@@ -1,8 +1,8 @@
 """The launcher of this process: its code from the disk cache, or compiled and kept there; its table; a self-test.
 
-Made when a kernel's call first comes for the third time (:mod:`ptxtile.native.calls`), so that no first launch waits
-for it. Code from the cache costs a few milliseconds and does not import llvmlite; compiling it, once for a machine,
-costs some ten.
+Made at the end of the second call of a kernel with arguments of one kind (:mod:`ptxtile.native.calls`), so that no
+first launch waits for it. Code from the cache costs two milliseconds and does not import llvmlite; compiling it, once
+for a machine, costs some fifty.
 """
 
 from __future__ import annotations
@@ -41,6 +41,8 @@ class Launcher:
         self._table = (ctypes.c_uint64 * Table.COUNT)(*_table(reading))
         self._memory = CodeMemory(code, platform.machine(), ctypes.addressof(self._table))
         self._methods: list[Any] = []
+        # Classes keep methods in this code, and when the process ends a thread may still be in a launch.
+        python_facts.keep_for_ever(self._table, self._memory)
 
     def install(self, owner: type) -> bool:
         """Calls of ``owner``'s objects go through the native code from now on (:func:`ptxtile.native.emit.call`).
@@ -65,17 +67,13 @@ def _table(reading: Reading) -> list[int]:
         Table.BLOCK_NAME: BLOCK_NAME, Table.CHECKED_NAME: CHECKED_NAME, Table.REFUSED_NAME: REFUSED_NAME,
         Table.IS_NEGATIVE: torch.Tensor.is_neg,
     }  # fmt: skip
-    _held.extend(objects.values())
+    python_facts.keep_for_ever(*objects.values())
     for place, thing in objects.items():
         words[place] = id(thing)
     words[Table.VIEW], words[Table.TYPE_AT] = reading.view, TYPE_AT
     words[Table.TENSOR_AT], words[Table.KEYS_AT] = reading.tensor_at, reading.keys_at
     words[Table.NEGATIVE_KEY] = reading.negative_key
     return words
-
-
-_held: list[Any] = []
-"""Objects whose addresses tables hold."""
 
 
 def unfit() -> str:
@@ -88,6 +86,7 @@ def unfit() -> str:
 _lock = threading.Lock()
 _made: Launcher | None = None
 _tried = False
+_reason = ""
 
 
 def get() -> Launcher | None:
@@ -102,18 +101,26 @@ def get() -> Launcher | None:
     return _made
 
 
+def describe() -> str:
+    """How repeated calls are launched, and why so."""
+    return "in native code" if get() is not None else f"from Python: {_reason}"
+
+
 def _make() -> Launcher | None:
+    global _reason
     reason = unfit()
     reading = None if reason else torch_facts.reading()
     if not reason and reading is None:
         reason = "this torch has no DLPack exchange table"
     if reason or reading is None:
+        _reason = reason
         config.logger().info("kernels are launched from Python: %s", reason)
         return None
     try:
         launcher = Launcher(code(), reading)
         check(launcher)
     except (PtxtileError, OSError, ImportError, AttributeError, RuntimeError, ValueError) as error:
+        _reason = str(error).split("\n")[0]
         config.logger().warning("kernels are launched from Python, which takes longer: the native launcher cannot be "
                                 "made here (%s)", error)  # fmt: skip
         return None

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from ptxtile.errors import PtxtileError
 from ptxtile.launch_record import ScalarArgument
 from ptxtile.native import torch_facts
 from ptxtile.native.layout import (
@@ -93,7 +94,10 @@ class NativePlan:
 
     def _refused(self, position: int, result: int) -> None:
         """Raises the error of launch number ``position``, which gave the CUresult ``result``."""
-        self._plan.raise_refused(position, result)
+        try:
+            self._plan.raise_refused(position, result)
+        except PtxtileError as error:
+            raise error.with_traceback(None) from error.__cause__  # the user's lines are behind this one
 
     def _address(self, thing: Any) -> int:
         self._keep.append(thing)

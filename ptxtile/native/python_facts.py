@@ -43,10 +43,6 @@ class _MethodDefinition(ctypes.Structure):
     )  # fmt: skip
 
 
-_definitions: list[_MethodDefinition] = []
-"""Alive for as long as the process."""
-
-
 def unfit() -> str:
     """Why this interpreter takes the way of Python; empty when it need not."""
     if sys.implementation.name != "cpython":
@@ -69,6 +65,12 @@ def _types_are_behind_counts() -> bool:
     )
 
 
+def keep_for_ever(*things: Any) -> None:
+    """Past the end of the interpreter, which throws away what modules hold."""
+    for thing in things:
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))
+
+
 def address_of(name: str) -> int:
     """Of a function of the C API."""
     address = ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p).value
@@ -79,7 +81,7 @@ def address_of(name: str) -> int:
 def method(owner: type, name: str, address: int, doc: str) -> Any:
     """A method of ``owner`` in native code, in the form METH_FASTCALL | METH_KEYWORDS."""
     definition = _MethodDefinition(name.encode(), address, _FASTCALL | _KEYWORDS, doc.encode())
-    _definitions.append(definition)
+    keep_for_ever(definition)
     make = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.py_object, ctypes.POINTER(_MethodDefinition))(
         ("PyDescr_NewMethod", ctypes.pythonapi)
     )

@@ -5,11 +5,13 @@ float16 and bfloat16 convert through float32, as torch does: a float64 or a wide
 
 from __future__ import annotations
 
+from ptxtile.errors import TargetError
 from ptxtile.ir.types import DType, Kind, float32, int32, int64
 from ptxtile.nvvm import inline_ptx
 from ptxtile.nvvm.dtypes import is_float8, value_type
 from ptxtile.nvvm.folding import wrap
 from ptxtile.nvvm.function import FunctionWriter, Value, constant_value
+from ptxtile.target import Feature, get, names
 
 _FLOAT8 = {"float8_e4m3fn": "e4m3", "float8_e5m2": "e5m2"}
 
@@ -93,8 +95,23 @@ def _saturating(writer: FunctionWriter, value: Value, dtype: DType) -> Value:
 
 
 # -- float8 ----------------------------------------
+def _require_float8(writer: FunctionWriter) -> None:
+    """TargetError where the target has no instructions that convert 8-bit floats."""
+    target, feature = writer.module.target, Feature.FP8_CONVERT
+    if not target.has(feature):
+        able = ", ".join(name for name in names() if get(name).has(feature))
+        raise TargetError(
+            f"{target.name} does not convert 8-bit floats",
+            location=writer.location,
+            expected=f"a target with {feature.name}: {able}",
+            got=target.name,
+            hint="copies of 8-bit floats work everywhere; a product or sum of them converts them",
+        )
+
+
 def _from_float8(writer: FunctionWriter, value: Value) -> Value:
     """One float8 as float32, exactly."""
+    _require_float8(writer)
     wide = writer.register(f"zext i8 {value.text} to i16")
     pair = inline_ptx.call(writer, f"from_{_FLOAT8[value.dtype.element_name]}", wide)
     low = writer.register(f"trunc i32 {pair} to i16")
@@ -105,6 +122,7 @@ def _from_float8(writer: FunctionWriter, value: Value) -> Value:
 def _to_float8(writer: FunctionWriter, value: Value, dtype: DType) -> Value:
     """One float32 as float8. The instruction saturates, torch overflows: to NaN (e4m3fn, above 464, where rounding
     would pass the largest value 448) or to infinity (e5m2, from 61440 on). The sign of a NaN is kept."""
+    _require_float8(writer)
     form = _FLOAT8[dtype.element_name]
     packed = inline_ptx.call(writer, f"to_{form}", "0.0", value.text)
     byte = writer.register(f"trunc i16 {packed} to i8")

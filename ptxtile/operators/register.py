@@ -65,6 +65,13 @@ class TorchOperator:
     def __repr__(self) -> str:
         return f"<torch operator {self.name}{self.schema} of the ptxtile kernel {self.kernels.name}>"
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled by name: another process has it once it has registered it. A copy is the operator itself."""
+        return registered, (self.name,)
+
+    def __deepcopy__(self, memo: Any) -> TorchOperator:
+        return self
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         made = self.op(*args, **kwargs)
         if self._plain:
@@ -178,6 +185,19 @@ class TorchOperator:
         )
 
 
+_REGISTERED: dict[str, TorchOperator] = {}
+
+
+def registered(name: str) -> TorchOperator:
+    """The operator that :func:`torch_op` made of this name in this process."""
+    if name not in _REGISTERED:
+        raise ArgumentError(
+            f"there is no operator {name} in this process", expected=", ".join(sorted(_REGISTERED)) or "none",
+            hint="import the module that registers it",
+        )  # fmt: skip
+    return _REGISTERED[name]
+
+
 def _default_device() -> torch.device:
     import torch
 
@@ -233,6 +253,7 @@ def torch_op(
         if backward is not None:
             operator.register_backward(backward, setup_context)
         operator.register_vmap(vmap or operator._no_vmap)
+        _REGISTERED[name] = operator
         return operator
     except Exception as error:
         raise without_our_frames(error) from error.__cause__

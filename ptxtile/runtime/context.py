@@ -20,7 +20,8 @@ def enter(driver: Driver, device: int) -> bool:
     """Make the primary context of ``device`` current. True when it was pushed and :func:`leave` is due."""
     context = driver.primary_contexts.get(device)
     if context is None:
-        context = driver.primary_contexts.setdefault(device, driver.retain_primary_context(device))
+        with driver.captures_unharmed():
+            context = driver.primary_contexts.setdefault(device, driver.retain_primary_context(device))
     if driver.current_context() == context:
         return False
     driver.push_context(context)

@@ -15,6 +15,7 @@ import measure
 
 def test_it_runs_to_its_end(monkeypatch, tmp_path) -> None:
     monkeypatch.setattr(measure, "RESULTS", tmp_path)
+    monkeypatch.setenv("PTXTILE_LAUNCHER", "native")  # what it changes is put back
     monkeypatch.setattr(sys, "argv", ["launcher_overhead.py", "--turns", "3", "--calls", "3"])
     launcher_overhead.main()
     rows = json.loads((tmp_path / "launcher_overhead.json").read_text())["rows"]

@@ -110,6 +110,23 @@ def test_refusals_are_recorded_with_their_reason(arch: str, threads: int, option
     assert len(decisions) == 1 and reason in decisions[0].reason
 
 
+@pytest.mark.parametrize(
+    ("arch", "k", "reason"),
+    [
+        ("sm_80", 256, "sm_80 has no TMA"),
+        ("sm_90", 256, "sm_90 has no SETMAXNREG"),
+        ("sm_90a", 252, "no load of a pipelined loop that feeds tensor cores takes the TMA path"),  # rows of 504 bytes
+        ("sm_90a", 256, "loads through TMA"),
+    ],
+)
+def test_pipelined_products_say_why_they_have_roles_or_none(arch: str, k: int, reason: str):
+    traced = gemm.specialize(M=128, N=128, K=k, num_stages=2, transpose_B=True).variant.tile_program
+    result = lowered(traced, arch, Options())
+    (why,) = (why for why in result.why if why.pass_name == "specialize_warps")
+    assert reason in why.reason
+    assert bool(nodes(result, Specialized)) == (why.decision == "producer and consumers") == ("loads" in reason[:5])
+
+
 def summing_program(trips: int, use: str = "credit") -> Program:
     """Y[tile] = Σ_k X[k, tile] over ``trips`` tiles, loaded in a serial loop.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ptxtile import target as targets
-from ptxtile.errors import VerificationError
+from ptxtile.errors import TargetError
 from ptxtile.ir import types
 from ptxtile.ir.expressions import (
     BINARY_OPERATORS,
@@ -159,7 +159,7 @@ def test_float8(name: str, dtype: DType) -> None:
     ]
     made = program(body, [source, copy, wide, tensor("other", types.float16)])
     if not target.has(Feature.FP8_CONVERT):
-        with pytest.raises(VerificationError, match="FP8_CONVERT"):
+        with pytest.raises(TargetError, match="FP8_CONVERT"):
             emit(made, target)
         return
     module = emit(made, target)

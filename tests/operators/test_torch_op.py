@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import shutil
 import uuid
 
@@ -333,3 +335,26 @@ def test_a_kernel_that_is_no_operator_is_not_traced() -> None:
         for _ in range(2):
             torch.testing.assert_close(compiled(a), (2 * a + 1) * 2)
         assert counter.frame_count == 2  # before and behind the call
+
+
+def test_modules_that_hold_operators_are_copied_and_pickled() -> None:
+    model = Block(gemm_operator(), silu_operator(), torch.float16)
+    model.kernel, model.function = kernels.transposed(8, 8), kernels.gemm
+    copied = copy.deepcopy(model)
+    assert copied.gemm is model.gemm and copied.kernel is model.kernel and copied.function is model.function
+    assert copied.weight is not model.weight
+    assert pickle.loads(pickle.dumps(model.gemm)) is model.gemm
+    x = half(4, 40)
+    assert torch.equal(copied(x), model(x))
+    unknown = pickle.dumps(model.gemm).replace(model.gemm.name.encode(), b"ptxtile_tests::" + b"x" * 41)
+    with pytest.raises(ArgumentError, match="import the module that registers it"):
+        pickle.loads(unknown)
+
+
+def test_a_size_that_was_marked_dynamic() -> None:
+    """T.const sizes cannot be: torch says that it was made a constant."""
+    operator = ptxtile.torch_op(named(), kernels.activated)
+    x = torch.randn(40)
+    torch._dynamo.mark_dynamic(x, 0)
+    with pytest.raises(Exception, match="marked .* as dynamic but .* constant"):
+        torch.compile(operator, fullgraph=True, backend="aot_eager")(x)

@@ -188,10 +188,7 @@ class FakeBindings:
                 "stream": stream,
                 "attributes": attributes,
                 "context": self.stack[-1] if self.stack else 0,
-                "parameters": [
-                    ctypes.string_at(pointer, size)
-                    for pointer, size in zip(pointers, sizes, strict=True)
-                ],
+                "parameters": [ctypes.string_at(pointer, size) for pointer, size in zip(pointers, sizes, strict=True)],
                 "alignments": [pointer % 64 for pointer in pointers],
             }
         )

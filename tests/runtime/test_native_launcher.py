@@ -70,6 +70,10 @@ class Kernel(NativeCallable):
     __call__ = _call_checked
 
     @property
+    def plans(self) -> Any:
+        return self._plans
+
+    @property
     def in_native_code(self) -> int:
         return calls.calls_without_python(self)
 
@@ -398,7 +402,7 @@ def test_the_second_launch_is_refused(fake) -> None:
         return 1 if len(fake.launched) % 2 == 0 else 0
 
     refusing = fake.function_of("cuLaunchKernelEx", second)
-    (plan,) = kernel._plans._owners.values()
+    (plan,) = kernel.plans._owners.values()
     plan._words[Plan.LAUNCH] = ctypes.cast(refusing, ctypes.c_void_p).value
     fake.launched.clear()
     with pytest.raises(LaunchError, match="launch of kernel 'second' refused: CUDA_ERROR_INVALID_VALUE"):
@@ -420,7 +424,7 @@ def test_threads_share_a_plan_and_no_memory(fake) -> None:
         return launch(*arguments)
 
     slow_function = fake.function_of("cuLaunchKernelEx", slow)
-    (plan,) = kernel._plans._owners.values()
+    (plan,) = kernel.plans._owners.values()
     plan._words[Plan.LAUNCH] = ctypes.cast(slow_function, ctypes.c_void_p).value
     sets = [tensors() for _ in range(6)]
 
@@ -460,7 +464,7 @@ def sleeping(microseconds: int) -> tuple[Any, int]:
 
 def test_other_threads_run_while_the_driver_launches(fake) -> None:
     kernel, args = added(fake)
-    (plan,) = kernel._plans._owners.values()
+    (plan,) = kernel.plans._owners.values()
     memory, plan._words[Plan.LAUNCH] = sleeping(300_000)
     counted, stop = [0], threading.Event()
 
@@ -506,8 +510,8 @@ def test_plans_change_while_threads_call(fake, monkeypatch) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert not wrong and kernel.in_native_code > 20 and len(kernel._plans) == 3
-    assert len(kernel._plans._owners) == 3
+    assert not wrong and kernel.in_native_code > 20 and len(kernel.plans) == 3
+    assert len(kernel.plans._owners) == 3
 
 
 def test_the_plan_used_last_is_first_and_the_block_is_limited(fake) -> None:
@@ -515,10 +519,10 @@ def test_the_plan_used_last_is_first_and_the_block_is_limited(fake) -> None:
     kernel = Kernel(fake, add_record())
     for rows in range(1, PLANS_IN_A_BLOCK + 3):
         kernel.learn(*tensors(rows))
-    assert len(kernel._plans) == PLANS_IN_A_BLOCK and len(kernel._plans._owners) == PLANS_IN_A_BLOCK
+    assert len(kernel.plans) == PLANS_IN_A_BLOCK and len(kernel.plans._owners) == PLANS_IN_A_BLOCK
     for rows in (3, PLANS_IN_A_BLOCK + 2, 3):
         kernel.agree(*tensors(rows), native=True)
-    words = kernel._plans._words
+    words = kernel.plans._words
     assert len(set(words[2 : 2 + PLANS_IN_A_BLOCK])) == PLANS_IN_A_BLOCK
     for rows in (1, 2):
         kernel.agree(*tensors(rows), native=False)  # later ones took their places
@@ -536,7 +540,7 @@ def test_calls_without_tensors(fake) -> None:
     with context.current(1):
         for number in range(300):  # and no plan is made a second time for it
             kernel.agree(number, native=False)
-    assert len(kernel._plans) == 1
+    assert len(kernel.plans) == 1
 
 
 def test_a_forked_child_has_no_plans(fake) -> None:
@@ -571,8 +575,8 @@ def test_plans_keep_no_tensor_alive(fake) -> None:
 
 def test_a_kernel_that_goes_takes_its_plans_along(fake) -> None:
     kernel, args = added(fake)
-    plans = weakref.ref(kernel._plans)
-    (owner,) = kernel._plans._owners.values()
+    plans = weakref.ref(kernel.plans)
+    (owner,) = kernel.plans._owners.values()
     owner = weakref.ref(owner) if hasattr(owner, "__weakref__") else None
     del kernel
     gc.collect()
@@ -606,7 +610,7 @@ def test_nothing_leaks(fake, number) -> None:
     kernel.learn(args[0], 3, *args[2:])
     again = args[0], number, *args[2:]
     succeeds = isinstance(number, float) or number == 3
-    watched = (None, True, False, *again, float, int, torch.Tensor, kernel, *kernel._plans._owners.values())
+    watched = (None, True, False, *again, float, int, torch.Tensor, kernel, *kernel.plans._owners.values())
 
     def many(count: int) -> None:
         for _ in range(count):
@@ -742,6 +746,7 @@ def test_where_it_is_not_meant_to_be(fresh, monkeypatch, caplog, patch, reason) 
     with caplog.at_level(logging.INFO, "ptxtile"), monkeypatch.context() as patched:
         patch(patched)
         assert launcher.get() is None and launcher.get() is None
+        assert launcher.describe().startswith("from Python: ") and reason in launcher.describe()
     assert [record.levelno for record in caplog.records] == [logging.INFO] and reason in caplog.text
 
 

@@ -30,14 +30,15 @@ MOST_PLACES = 1 << 16
 
 @dataclass(slots=True)
 class Place:
-    """Where the active threads of a unit access a buffer: their ``numbers``, ``warps`` and byte ``offsets`` [active
-    thread], of ``width`` bytes each; the ``positions`` of the units of so many bytes in shared memory (of all CTAs of
-    the group) or in the tensor. ``row`` [lane]: who is active, None: all. ``is_one``: all at one position. ``of``: what
-    the place was made from, so that it stays what it is."""
+    """Where the active threads of a unit access a buffer: their ``numbers``, ``warps`` (from ``span[0]`` to
+    ``span[1]``) and byte ``offsets`` [active thread], of ``width`` bytes each; the ``positions`` of the units of so
+    many bytes in shared memory (of all CTAs of the group) or in the tensor. ``row`` [lane]: who is active, None: all.
+    ``is_one``: all at one position. ``of``: what the place was made from, so that it stays what it is."""
 
     tensor: GlobalTensor | None
     numbers: np.ndarray
     warps: np.ndarray
+    span: tuple[int, int]
     offsets: np.ndarray
     width: int
     positions: np.ndarray
@@ -101,7 +102,10 @@ def _judge(
     times, strands = clocks.tick[place.warps], clocks.strand_of[place.numbers]
     actors = Actors(place.numbers, times, strands, place.numbers, clocks.state, TO_GENERIC, fence)
     same = None if before is None or after is None else (before, after)
-    watch.judge(kind, shadow, statement, name, place.offsets, place.width, actors, number, kind is Kind.READ, same)
+    site = watch.global_shadows.site(statement)
+    conflicts = shadow.access_of_threads(kind, place.offsets, place.width, actors, place.span, site, number, same)
+    if conflicts:
+        watch.tell(conflicts, kind, shadow, statement, name, actors)
 
 
 # Places ---------------------------------------------------------------------------------------------------------------
@@ -147,7 +151,9 @@ def _make_place(threads: CheckedThreads, buffer: Buffer, index: Value, dtype: DT
     ):
         _refuse(threads, buffer, numbers, offsets, (lowest, highest), (origin, address), width, verb)
     positions = (offsets - skipped) // width
-    return Place(tensor, numbers, numbers // WARP, offsets, width, positions, row, is_one, (index, buffer, dtype))
+    warps = numbers // WARP
+    span = int(warps[0]), int(warps[-1])
+    return Place(tensor, numbers, warps, span, offsets, width, positions, row, is_one, (index, buffer, dtype))
 
 
 def _refuse(

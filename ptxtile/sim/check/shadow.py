@@ -108,6 +108,7 @@ class Shadow:
         self.strange = np.zeros((size, 2), dtype=np.int32)
         self.others = np.zeros((0, size, 3), dtype=np.int32)
         self.base = self.number = self.calls = 0
+        self._found = np.zeros((MOST_CONFLICTS, 6), dtype=np.int64)
         self.clocks = clocks
         self._start_group()
 
@@ -124,6 +125,7 @@ class Shadow:
         self.base_of = np.zeros(slots, dtype=np.int32)
         self.kind_of = np.zeros(slots, dtype=np.int32)
         self.slots = 0
+        self._slotted: set[tuple[Kind, tuple[int, int]]] = set()
 
     def end_launch(self) -> None:
         """A later launch sees everything."""
@@ -164,17 +166,40 @@ class Shadow:
         it; a statement may write one value several times."""
         if kind is not Kind.WRITE:
             self._make_slots(kind, actors.agents)
+        return self._judge(
+            kind, reads, _ready(offsets, np.int64), width, _ready(actors.agents, np.int64),
+            _ready(actors.times, np.int32), _ready(actors.rows, np.int32), _ready(actors.threads, np.int64), actors,
+            site, storage, same,
+        )  # fmt: skip
+
+    def access_of_threads(
+        self, kind: Kind, offsets: np.ndarray, width: int, actors: Actors, warps: tuple[int, int], site: int,
+        storage: int, same: tuple[np.ndarray, np.ndarray] | None,
+    ) -> list[Conflict]:  # fmt: skip
+        """:meth:`access` by threads of a CTA, of ``warps`` (first, last), with all arrays in the form that the compiled
+        code takes."""
+        if kind is not Kind.WRITE and (kind, warps) not in self._slotted:
+            self._make_slots(kind, np.arange(warps[0] * WARP, (warps[1] + 1) * WARP))
+            self._slotted.add((kind, warps))
+        return self._judge(
+            kind, kind is Kind.READ, offsets, width, actors.agents, actors.times, actors.rows, actors.threads, actors,
+            site, storage, same,
+        )  # fmt: skip
+
+    def _judge(
+        self, kind: Kind, reads: bool, offsets: np.ndarray, width: int, agents: np.ndarray, times: np.ndarray,
+        rows: np.ndarray, threads: np.ndarray, actors: Actors, site: int, storage: int,
+        same: tuple[np.ndarray, np.ndarray] | None,
+    ) -> list[Conflict]:  # fmt: skip
         self.calls += 1
         before, after = (_NEVER, _NEVER) if same is None else same
-        found = np.zeros((MOST_CONFLICTS, 6), dtype=np.int64)
-        clocks = self.clocks
+        found, clocks = self._found, self.clocks
         count = compiled_shadow.judge(
             self.last, self.present, self.used, self.group, self.strange, self.others,
             self.slot_of[min(kind, Kind.REDUCTION)], self.base_of, self.kind_of, self.slots, self.base, self.number,
-            self.calls, self.initialised, self.forgets, int(kind), RIVALS[kind], reads, _ready(offsets, np.int64),
-            width, _ready(actors.agents, np.int64), _ready(actors.times, np.int32), _ready(actors.rows, np.int32),
-            _ready(actors.threads, np.int64), actors.state, clocks.private, clocks.owner, clocks.crosses, actors.proxy,
-            actors.fence_row, site, storage, before, after, found,
+            self.calls, self.initialised, self.forgets, int(kind), RIVALS[kind], reads, offsets, width, agents, times,
+            rows, threads, actors.state, clocks.private, clocks.owner, clocks.crosses, actors.proxy, actors.fence_row,
+            site, storage, before, after, found,
         )  # fmt: skip
         return [Conflict(*map(int, row)) for row in found[:count]] if count else []
 

@@ -16,7 +16,7 @@ from ptxtile.sim.check.exits import Outstanding
 from ptxtile.sim.check.findings import Finding
 from ptxtile.sim.check.global_shadows import GlobalShadows
 from ptxtile.sim.check.registers import Registers
-from ptxtile.sim.check.shadow import Actors, Kind, Shadow
+from ptxtile.sim.check.shadow import Actors, Conflict, Kind, Shadow
 from ptxtile.sim.memory import GlobalTensor
 
 if TYPE_CHECKING:
@@ -133,9 +133,18 @@ class Watch:
     ) -> None:  # fmt: skip
         """Accesses of ``offsets`` in a shadow; ``name``: the storage's (of number ``storage``) or the tensor's (-1)."""
         site = self.global_shadows.site(statement)
-        for conflict in shadow.access(kind, offsets, width, actors, site, storage, reads=reads, same=same):
+        conflicts = shadow.access(kind, offsets, width, actors, site, storage, reads=reads, same=same)
+        if conflicts:
+            self.tell(conflicts, kind, shadow, statement, name, actors)
+
+    def tell(
+        self, conflicts: list[Conflict], kind: Kind, shadow: Shadow, statement: Statement, name: str, actors: Actors
+    ) -> None:
+        """Reports each fault once: one shows at many bytes, and again and again."""
+        site = self.global_shadows.site(statement)
+        for conflict in conflicts:
             seen = site, conflict.what, conflict.site, is_known(self, actors, conflict)
-            if seen not in self.global_shadows.reported:  # one fault shows at many bytes, and again and again
+            if seen not in self.global_shadows.reported:
                 self.global_shadows.reported.add(seen)
                 self.report(describe_conflict(self, shadow, conflict, statement, name, actors, kind))
 

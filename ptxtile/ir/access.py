@@ -17,7 +17,7 @@ from ptxtile.ir import gpu_ops
 from ptxtile.ir.async_copy_ops import CpAsync
 from ptxtile.ir.atomic_ops import ATOMIC_OPS, COMMUTATIVE, Atomic, AtomicLoad, AtomicStore
 from ptxtile.ir.buffers import Buffer, Scope, Storage
-from ptxtile.ir.enumeration import NotEnumerable, evaluate
+from ptxtile.ir.enumeration import NotEnumerable, evaluate, separate
 from ptxtile.ir.expressions import (
     Binary,
     Cast,
@@ -28,11 +28,15 @@ from ptxtile.ir.expressions import (
     LogicalAnd,
     LogicalOr,
     Select,
+    SharedAddress,
     Unary,
     Var,
+    binary,
+    cast,
     compare,
     constant_value,
 )
+from ptxtile.ir.layouts import SharedLayout
 from ptxtile.ir.program import Kernel, Program, ScalarParameter, TensorParameter
 from ptxtile.ir.rewrite import children, substitute, walk
 from ptxtile.ir.rewrite import statements_in as statements_in
@@ -44,7 +48,10 @@ from ptxtile.records import record
 MAXIMUM_INLINED_NODES = 200
 """A Let whose expression is larger than this is kept as a variable of unknown value."""
 
-_INLINABLE = (Binary, Cast, Compare, Const, LogicalAnd, LogicalOr, Select, Unary, Var)
+_INLINABLE = (Binary, Cast, Compare, Const, LogicalAnd, LogicalOr, Select, SharedAddress, Unary, Var)
+
+OPERAND_RANK = 2
+"""Dimensions of an operand of wgmma; a tile with more has versions along the first."""
 
 
 @record
@@ -387,7 +394,7 @@ def _atomic_accesses(node: Atomic | AtomicLoad | AtomicStore, context: Context) 
 
 def _matrix_accesses(node: gpu_ops.GpuOp, context: Context) -> Iterator[Access]:
     """ldmatrix and stmatrix: rows of 16 bytes, whose addresses may be of any thread of the warp. wgmma: anywhere in its
-    operands. cp.async: both of its sides."""
+    operands, or in the version of them that the descriptor points into. cp.async: both of its sides."""
     if isinstance(node, (LoadMatrix, StoreMatrix)):
         writes = isinstance(node, StoreMatrix)
         place = inlined(node.offset, context)
@@ -397,15 +404,45 @@ def _matrix_accesses(node: gpu_ops.GpuOp, context: Context) -> Iterator[Access]:
         element = node.shared.dtype.bits * node.shared.dtype.lanes
         yield Access(node.shared.storage, writes, place, element, 128, context, location=node.location)
     elif isinstance(node, Wgmma):
-        for buffer in (node.shared_a, node.shared_b):
-            if buffer is not None:
-                yield Access(buffer.storage, False, None, 8, 8, context, True, buffer.storage.name, node.location,
-                             engine="wgmma")  # fmt: skip
+        for buffer, descriptor in ((node.shared_a, node.descriptor_a), (node.shared_b, node.descriptor_b)):
+            if buffer is not None and descriptor is not None:
+                version = _version_of_operand(buffer, descriptor, context)
+                index, element, width = (None, 8, 8) if version is None else version
+                yield Access(buffer.storage, False, index, element, width, context, True, buffer.storage.name,
+                             node.location, engine="wgmma")  # fmt: skip
     elif isinstance(node, CpAsync):
         for buffer, index, writes in ((node.source, node.index, False), (node.shared, node.offset, True)):
             element = buffer.dtype.bits * buffer.dtype.lanes
             yield Access(buffer.storage, writes, inlined(index, context), element, 8 * node.bytes, context, True,
                          node.shared.storage.name, node.location, engine="cp_async")  # fmt: skip
+
+
+def _version_of_operand(buffer: Buffer, descriptor: Expr, context: Context) -> tuple[Expr, int, int] | None:
+    """(first element, bits of an element, bits of a version) of the version of a tile, along its first dimension, that
+    a descriptor of wgmma points into; None where the tile has none, or it cannot be told."""
+    import numpy as np
+
+    layout, rank = buffer.layout, len(buffer.shape)
+    value = inlined(descriptor, context) if isinstance(layout, SharedLayout) and rank > OPERAND_RANK else None
+    address = None if value is None else next((n for n in walk(value) if isinstance(n, SharedAddress)), None)
+    if address is None or not isinstance(layout, SharedLayout):
+        return None
+    step = layout.layout.stride[0]
+    known = context.uniform | {axis.name for axis in context.loops}
+    threads = {context.thread: np.arange(context.first_thread, context.first_thread + context.threads)}
+    try:
+        terms, residual = separate(address.offset, threads.keys(), known)
+        rows = np.asarray(sum(factor * evaluate(term, threads) for factor, term in terms))
+    except NotEnumerable:
+        return None
+    first = int(rows.min()) // step * step if isinstance(step, int) and step > 0 else None
+    if first is None or int(rows.max()) >= first + step or any(factor % step for _, factor in residual):
+        return None
+    index: Expr = Const(first, int32)
+    for term, factor in sorted(residual, key=str):
+        index = binary("add", index, binary("mul", cast(term, int32), factor))
+    bits = buffer.dtype.bits * buffer.dtype.lanes
+    return index, bits, step * bits
 
 
 def operation_accesses(node: gpu_ops.GpuOp, context: Context) -> Iterator[Access]:

@@ -335,6 +335,17 @@ def after_warp_sync(state: State, mask: int) -> State:
     return result
 
 
+def after_wgmma(state: State, mask: int) -> State:
+    """``state`` after the threads ``mask`` waited for all their wgmma: the warps of a warpgroup issue it together, so
+    that each has come past the waits on mbarriers before it."""
+    result: State = {}
+    for pending in state:
+        if pending.access.phase and pending.access.threads & ~mask == 0:
+            pending = pending._replace(met=max(pending.met, WARPGROUP))
+        result[pending] = None
+    return result
+
+
 def after_barrier_wait(state: State, names: set[str], mask: int, depth: int) -> State:
     """``state`` after the threads ``mask`` waited on an mbarrier that retires the loads to the storages ``names``. TMA
     stores complete on no mbarrier."""

@@ -1,9 +1,10 @@
 """Gemms on the wgmma path become asynchronous warpgroup multiplications on shared-memory descriptors.
 
 Input: thread stage, shared layouts chosen. Output: thread stage without tile-level Gemm. A gemm is one group: fence,
-the instructions of all row tiles and k steps, commit, wait (unless ``pending`` is None). The descriptors follow from the operands' layouts: columns
-of boxes as wide as the swizzle, K-major or (16-bit types) M- or N-major. A may lie in registers, which then go into the
-wait too, so that they live until the multiplications have read them.
+the instructions of all row tiles and k steps, commit, and a wait, unless ``pending`` says that it stands elsewhere. The
+descriptors follow from the operands' layouts: columns of boxes as wide as the swizzle, K-major or (16-bit types) M- or
+N-major. A may lie in registers, which then go into the wait too, so that they live until the multiplications have read
+them.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ptxtile.ir.buffers import Buffer, Scope
-from ptxtile.ir.expressions import Expr, Load, binary, constant, constant_value
+from ptxtile.ir.expressions import Expr, Load, binary, constant_value
 from ptxtile.ir.gpu_ops import MbarrierWait
 from ptxtile.ir.program import Kernel, Why
 from ptxtile.ir.rewrite import buffers_of, copy_with, map_children, walk
@@ -38,7 +38,7 @@ from ptxtile.ir.statements import (
     seq,
 )
 from ptxtile.ir.tensor_core_ops import WgmmaWaitGroup
-from ptxtile.ir.tile_ops import Assume, Gemm, Region
+from ptxtile.ir.tile_ops import Assume, Copy, Fill, Gemm, Region
 from ptxtile.ir.types import int32
 from ptxtile.lower.occupancy import resident_blocks
 from ptxtile.lower.overlap_gemms import RingUse, distinct, is_asynchronous, touches
@@ -49,8 +49,8 @@ from ptxtile.target import Target
 
 PASS_NAME = "specialize_warps"
 FEWEST_STAGES = 3
-"""Of a ring whose stages are held for the length of one iteration: one is read by the gemm in flight, one by the threads
-that prepare the next, and one is loaded."""
+"""Of a ring whose stages are held for one iteration more: the gemm in flight reads one, the threads that prepare the
+next read another, and one is loaded."""
 VERSIONS = 2
 ALIGNMENT = 1024
 """Bytes that each version of a tile starts at a multiple of, with the widest swizzle."""
@@ -69,22 +69,20 @@ class SharedRoom:
     used: int
 
     def refusal(self, size: int) -> str:
-        """Why ``size`` bytes more are not to be had; empty if they are, which takes them."""
+        """Why ``size`` bytes more are not to be had; empty if they are."""
         left = self.target.max_shared_bytes - self.used
         if size > left:
-            return f"a second version needs {size} bytes of shared memory, and {max(left, 0)} are left"
+            return f"a second version takes {size} bytes of shared memory, and {max(left, 0)} are left"
         before, after = (self._blocks(total) for total in (self.used, self.used + size))
         if after < before:
-            return f"a second version would leave room for {after} instead of {before} CTAs on a multiprocessor"
-        self.used += size
+            return f"with a second version a multiprocessor holds {after} instead of {before} CTAs"
         return ""
 
     def _blocks(self, total: int) -> int:
-        producers = self.kernel.threads - self.consumers
         roles = Specialized(
             (
                 Role("consumer", 0, self.consumers, self.kernel.body, registers=1),
-                Role("producer", self.consumers, producers, Seq(()), registers=1),
+                Role("producer", self.consumers, self.kernel.threads - self.consumers, Seq(()), registers=1),
             )
         )
         return resident_blocks(copy_with(self.kernel, {"body": roles}), total, self.target)
@@ -92,8 +90,8 @@ class SharedRoom:
 
 @dataclass
 class MadeOperands:
-    """What :func:`overlap_made_operands` found. ``released``: groups whose stages the loops release themselves.
-    ``versions``: by name, the tile in two versions and the one that an iteration uses."""
+    """What :func:`overlap_made_operands` found. ``released``: numbers of the groups whose stages the loops release
+    themselves. ``versions``: by name, a tile in two versions and the one that an iteration uses."""
 
     body: Statement
     released: set[int] = field(default_factory=set)
@@ -102,19 +100,29 @@ class MadeOperands:
 
 
 @record
+class _Wait:
+    """Where a loop waits for its gemms in flight: in front of the statement at ``position``, or ``behind`` it.
+    ``versions``: the tiles that are written before. ``refused``: tiles that need one, and why they get no second."""
+
+    position: int
+    behind: bool
+    versions: tuple[Buffer, ...]
+    refused: tuple[str, ...]
+
+
+@record
 class _Plan:
-    """Of one loop: the gemms that run on, as positions in the body, and the statement in front of which (``behind``:
-    behind which) they are waited for. ``held``: the rings whose stages they read."""
+    """Of one loop: the gemms that run on, as positions in the body, the wait for them, and the rings whose stages they
+    read."""
 
     gemms: tuple[int, ...]
-    wait: int
-    behind: bool
+    wait: _Wait
     held: tuple[RingUse, ...]
 
 
 def overlap_made_operands(body: Statement, uses: list[RingUse], free: Buffer, room: SharedRoom) -> MadeOperands:
-    """``body`` (of the consumers) with the wait for such gemms in the next iteration and behind the loop. ``uses``: the
-    rings whose stages nobody releases yet, on mbarriers ``free``."""
+    """``body`` (of the consumers) with loops that wait in the next iteration, and behind the last. ``uses``: the rings
+    whose stages nobody releases yet, on the mbarriers ``free``."""
     result = MadeOperands(body)
     planner = _Planner(body, uses, room, result)
 
@@ -137,33 +145,198 @@ class _Planner:
         self.body, self.uses, self.room, self.result = body, uses, room, result
 
     def plan(self, loop: For, statements: tuple[Statement, ...]) -> _Plan | None:
-        """How the last gemms of a loop run on; None where they make nothing of their own or had better not."""
+        """How the last gemms of a loop run on; None where none of their operands is made in it, or better not."""
         if any(isinstance(node, (Break, Continue)) for node in walk(loop.body)):
             return None
         inside = [use for use in self.uses if any(s is use.waiting for s in statements)]
-        in_rings = set().union(*(use.names for use in inside))
-        last = self._last_gemms(statements, in_rings)
-        gemms = [_gemm(statements[position]) for position in last]
-        made = {name for gemm in gemms for name in self._made(gemm, statements, in_rings)}
-        if not made:
+        rings = set().union(*(use.names for use in inside))
+        last = _last_gemms(statements, rings)
+        gemms = _gemms_at(statements, last)
+        if not any(_is_made(operand, statements, rings) for gemm in gemms for operand in _operands(gemm)):
             return None
-        operands = {name for gemm in gemms for name in _operands(gemm)}
-        held = tuple(use for use in inside if use.names & operands)
-        about = _about(gemms)
-        short = [use for use in held if use.ring.stages < FEWEST_STAGES]
+        names = {operand.storage.name for gemm in gemms for operand in _operands(gemm)}
+        held = tuple(use for use in inside if use.names & names)
+        short = [use.ring.stages for use in held if use.ring.stages < FEWEST_STAGES]
         if short:
-            reason = f"a ring of {short[0].ring.stages} stages has none to spare for a gemm in flight"
-            self._record(about, "waited for at once", reason, gemms[-1])
+            self._record(gemms, "waited for at once", f"a ring of {short[0]} stages has none to spare meanwhile")
             return None
-        wait, behind, notes = self._place_of_wait(loop, statements, last, made)
-        until = statements[: wait + 1] if behind else statements[:wait]
+        wait = self._wait(loop, statements, last, rings)
+        disturbing = statements[wait.position]
+        until = statements[: wait.position + wait.behind]
+        notes = "".join(f"; {note}" for note in wait.refused)
         if all(isinstance(s, _IDLE) or _is_scalar(s) for s in until):
-            reason = "; ".join((f"the next iteration starts with what has to wait for it ({_line(statements[wait])})", *notes))
-            self._record(about, "waited for at once", reason, gemms[-1])
+            reason = f"the next iteration starts with what disturbs it{_place(disturbing)}{notes}"
+            self._record(gemms, "waited for at once", reason)
             return None
-        for name, number in notes.versions.items():
-            self.result.versions[name] = number
-        place = "behind" if behind else "in front of"
-        reason = "; ".join((f"waited for {place} the {_line(statements[wait])} of the next iteration", *notes))
-        self._record(about, "runs while the next operand is made", reason, gemms[-1])
-        return _Plan(tuple(last), wait, behind, held)
+        for tile in wait.versions:
+            self.room.used += _version_bytes(tile)
+            self.result.versions[tile.name] = versioned(tile, VERSIONS), binary("and", loop.var, 1)
+            where = _place(_first(statements, tile))
+            reason = f"one is written{where} while the gemm of the iteration before reads the other"
+            self.result.why.append(Why(PASS_NAME, tile.name, "two versions", reason, gemms[-1].location))
+        side = "behind" if wait.behind else "in front of"
+        what = "the next gemm" if wait.position in last else "what disturbs it"
+        reason = f"in the next iteration, {side} {what}{_place(disturbing)}{notes}"
+        self._record(gemms, "waited for late", reason)
+        return _Plan(tuple(last), wait, held)
+
+    def _record(self, gemms: list[Gemm], decision: str, reason: str) -> None:
+        subject = " and ".join(f"gemm {gemm.a.buffer.name} x {gemm.b.buffer.name}" for gemm in gemms)
+        self.result.why.append(Why(PASS_NAME, subject, decision, reason, gemms[-1].location))
+
+    def _wait(self, loop: For, statements: tuple[Statement, ...], last: list[int], rings: set[str]) -> _Wait:
+        """As late as accumulators and registers allow, and tiles that cannot have a second version."""
+        gemms = _gemms_at(statements, last)
+        registers = {gemm.accumulator.buffer.storage.name for gemm in gemms}
+        registers |= {o.storage.name for gemm in gemms for o in _operands(gemm) if o.scope is not Scope.SHARED}
+        position = next((k for k in range(last[0]) if touches(statements[k], registers)), last[0])
+        others = [k for k in range(position) if is_asynchronous(statements[k])]
+        behind = bool(others)  # whoever waits for a later group has waited for this one
+        position = others[0] if others else position
+        made = distinct(
+            o for gemm in gemms for o in _operands(gemm)
+            if o.scope is Scope.SHARED and _is_made(o, statements, rings)
+        )  # fmt: skip
+        versions: list[Buffer] = []
+        refused: list[str] = []
+        for tile in sorted(made, key=lambda tile: _first_position(statements, tile)):
+            first = _first_position(statements, tile)
+            if first >= position + behind:
+                continue
+            size = sum(map(_version_bytes, (*versions, tile)))
+            reason = self._refusal(loop, statements, tile) or self.room.refusal(size)
+            if reason:
+                refused.append(f"{tile.name} has one version: {reason}")
+                position, behind = first, False
+            else:
+                versions.append(tile)
+        return _Wait(position, behind, tuple(versions), tuple(refused))
+
+    def _refusal(self, loop: For, statements: tuple[Statement, ...], tile: Buffer) -> str:
+        """Why there cannot be versions of a tile that a loop uses; empty if there can."""
+        start, name = constant_value(loop.start), tile.storage.name
+        if not isinstance(start, int) or start < 0 or loop.step != 1:
+            return "the loop does not count from a constant in steps of 1"
+        users = [node for node in walk(self.body) if any(b.storage.name == name for b in buffers_of(node))]
+        if any(not isinstance(node, (Allocate, Region, Load, Store)) for node in users):
+            return "it is used as more than a tile"
+        inside = {id(node) for node in walk(loop.body)}
+        if any(not isinstance(node, Allocate) and id(node) not in inside for node in users):
+            return "it is used outside of the loop"
+        reads = next((k for k, s in enumerate(statements) if _reads(s, name)), len(statements))
+        if not is_wholly_written(statements[:reads], tile):
+            return "not all of it is surely written before it is read in each iteration"
+        return ""
+
+
+# --- statements of a loop --------------------------------------------------------------------------------------------
+
+
+def _last_gemms(statements: tuple[Statement, ...], rings: set[str]) -> list[int]:
+    """Where the asynchronous gemms stand after which nothing in the same iteration disturbs them, in a row but for
+    other statements. ``rings``: storages whose stages are released behind the wait."""
+    result: list[int] = []
+    for position in reversed(range(len(statements))):
+        gemm = statements[position]
+        if not is_asynchronous(gemm):
+            continue
+        assert isinstance(gemm, Gemm)
+        names = {operand.storage.name for operand in _operands(gemm)} - rings
+        after = [s for k, s in enumerate(statements[position + 1 :], position + 1) if k not in result]
+        loaded = any(
+            buffer.storage.name in names
+            for s in statements for node in walk(s) if isinstance(node, MbarrierWait) for buffer in node.retires
+        )  # fmt: skip
+        if loaded or any(touches(s, names | {gemm.accumulator.buffer.storage.name}) for s in after):
+            break
+        result.insert(0, position)
+    return result
+
+
+def _gemms_at(statements: tuple[Statement, ...], positions: list[int]) -> list[Gemm]:
+    return [s for s in (statements[position] for position in positions) if isinstance(s, Gemm)]
+
+
+def _operands(gemm: Gemm) -> tuple[Buffer, Buffer]:
+    return gemm.a.buffer, gemm.b.buffer
+
+
+def _is_made(operand: Buffer, statements: tuple[Statement, ...], rings: set[str]) -> bool:
+    """Whether a loop does more with an operand than to multiply it, or it was made by another gemm."""
+    name = operand.storage.name
+    if name in rings:
+        return False
+    others = (s for s in statements if not (isinstance(s, Gemm) and s.accumulator.buffer.storage.name != name))
+    return any(touches(s, {name}) for s in others)
+
+
+def _first_position(statements: tuple[Statement, ...], tile: Buffer) -> int:
+    return next(k for k, s in enumerate(statements) if touches(s, {tile.storage.name}))
+
+
+def _first(statements: tuple[Statement, ...], tile: Buffer) -> Statement:
+    return statements[_first_position(statements, tile)]
+
+
+def _reads(statement: Statement, name: str) -> bool:
+    """Whether a statement reads a storage, or may."""
+    for node in walk(statement):
+        if isinstance(node, (Copy, Fill)):
+            regions = (node.source,) if isinstance(node, Copy) else ()
+            reduces = isinstance(node, Copy) and node.operator and node.destination.buffer.storage.name == name
+            if reduces or any(region.buffer.storage.name == name for region in regions):
+                return True
+        elif isinstance(node, Gemm):
+            if any(operand.storage.name == name for operand in _operands(node)):
+                return True
+        elif isinstance(node, Load) and node.buffer.storage.name == name:
+            return True
+    return False
+
+
+def _is_scalar(statement: Statement) -> bool:
+    """Whether a statement sets a scalar: the state of a ring, a variable of the user's."""
+    return isinstance(statement, Store) and statement.buffer.scope is Scope.LOCAL
+
+
+def _place(statement: Statement) -> str:
+    return f" ({statement.location})" if statement.location else ""
+
+
+def _version_bytes(tile: Buffer) -> int:
+    return -(-(tile.storage.size or 0) // ALIGNMENT) * ALIGNMENT
+
+
+# --- the loop --------------------------------------------------------------------------------------------------------
+
+
+def _overlapped(loop: For, plan: _Plan, free: Buffer) -> Statement:
+    """``loop`` with its wait moved, and what is left to wait for and to release behind it."""
+    assert isinstance(loop.body, Seq)
+    statements, wait = loop.body.statements, plan.wait
+    without_wait = {*plan.gemms, *([wait.position] if wait.behind else [])}
+    gemms = _gemms_at(statements, sorted(without_wait))
+    where = gemms[-1].location
+    operands = distinct(operand for gemm in gemms for operand in _operands(gemm))
+    done = WgmmaWaitGroup(
+        0,
+        distinct(gemm.accumulator.buffer for gemm in gemms),
+        tuple(operand for operand in operands if operand.scope is Scope.SHARED),
+        tuple(operand for operand in operands if operand.scope is not Scope.SHARED),
+        location=where,
+    )
+    rings = [(use, use.ring.before(Load(use.ring.stage, (), int32))) for use in plan.held]
+    waiting: list[Statement] = [done]
+    for use, previous in rings:
+        waiting += use.release.statements(free, previous, where, loop.var.ne(loop.start))
+    body: list[Statement] = []
+    for position, statement in enumerate(statements):
+        here = waiting if position == wait.position else []
+        if position in without_wait:
+            statement = copy_with(statement, {"pending": None})
+        body += [statement, *here] if wait.behind else [*here, statement]
+    after: list[Statement] = [done]
+    for use, previous in rings:
+        body += use.ring.advance()
+        after += use.release.statements(free, previous, where, loop.start.lt(loop.stop))
+    return seq(copy_with(loop, {"body": Seq(tuple(body), location=loop.body.location)}), *after)

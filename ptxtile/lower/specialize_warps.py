@@ -37,6 +37,7 @@ from ptxtile.lower.async_copy_candidates import loads_by_hand
 from ptxtile.lower.cluster_multicast import needs_cluster, plan_multicast
 from ptxtile.lower.cluster_place import Multicast
 from ptxtile.lower.handshakes import Handshake, find_handshakes, stages_of
+from ptxtile.lower.made_operands import SharedRoom, overlap_made_operands
 from ptxtile.lower.options import Options
 from ptxtile.lower.overlap_gemms import RingUse, overlap_gemms
 from ptxtile.lower.plan_registers import plan_registers
@@ -164,7 +165,9 @@ def _specialize(program: Program, kernel: Kernel, target: Target) -> tuple[Kerne
     )
     tiles, kernel = _hoist_tiles(kernel, groups)
     producer_body = _producer(program, kernel, barriers, handshakes, multicasts)
-    consumer_body = _consumers(kernel, barriers, handshakes)
+    room = _room(kernel, tiles, groups, stages, target)
+    consumer_body, overlaps = _consumers(kernel, barriers, handshakes, room)
+    why += overlaps
     initialised: list[tuple[Buffer, tuple[int, ...]]] = [(barriers.full, (1,) * sum(stages))]
     if handshakes:
         counts = [
@@ -256,7 +259,23 @@ def _producer(
     return If(elected, InStage(tiles).visit(seq(*declarations, body)), location=kernel.location)
 
 
-def _consumers(kernel: Kernel, barriers: _Barriers, handshakes: dict[int, Handshake]) -> Statement:
+def _room(
+    kernel: Kernel, tiles: list[Statement], groups: list[LoadGroup], stages: list[int], target: Target
+) -> SharedRoom:
+    """What the tiles in all their stages leave of shared memory."""
+    count = {b.storage.name: n for group, n in zip(groups, stages, strict=True) for b in group.buffers}
+    shared = [
+        node.buffer.storage
+        for node in (*tiles, *walk(kernel.body))
+        if isinstance(node, Allocate) and node.buffer.scope is Scope.SHARED
+    ]
+    used = sum(count.get(storage.name, 1) * (storage.size or 0) for storage in shared) + 16 * sum(stages)
+    return SharedRoom(replace(kernel, threads=kernel.threads + WARPGROUP), kernel.threads, target, used)
+
+
+def _consumers(
+    kernel: Kernel, barriers: _Barriers, handshakes: dict[int, Handshake], room: SharedRoom
+) -> tuple[Statement, list[Why]]:
     declarations: list[Statement] = []
     releases: list[tuple[LoadGroup, Statement, list[Statement]]] = []
     rings: dict[int, Ring] = {}
@@ -291,10 +310,12 @@ def _consumers(kernel: Kernel, barriers: _Barriers, handshakes: dict[int, Handsh
         if group.number in rings
     ]
     body, released = overlap_gemms(body, uses, barriers.free)
+    made = overlap_made_operands(body, [u for u in uses if u.group.number not in released], barriers.free, room)
+    body, released = made.body, released | made.released
     for group, waiting, release in releases:
         if group.number not in released:
             body = _release_after_last_use(body, group, waiting, release)
-    return InStage(tiles).visit(seq(*declarations, body))
+    return InStage(tiles | made.versions).visit(seq(*declarations, body)), made.why
 
 
 def _storages(node: Any) -> set[str]:

@@ -51,30 +51,42 @@ class Arrivals(Position):
 
     def next_phase(self, node: gpu_ops.GpuOp, path: Path, state: State, context: Context, mask: int) -> State:
         """An arrival by ``mask`` on an mbarrier: it may complete a phase, so all who waited for the one before have to
-        have seen it by then. One that comes late finds the parity that it waits for come round again, and hangs.
+        have seen it by then. One that comes late finds the parity that it waits for come round again, and hangs. The
+        arrival may also be what another role waits for before it completes that phase.
 
-        Only waits of the present threads are known here, and only what a barrier can order is decided: where they
-        stand in conditions that some threads pass, or in other roles, another mbarrier orders them.
+        Only waits of the present threads are known here, and only what a barrier can order is decided: conditions that
+        some threads pass have mbarriers of the user's between them.
         """
         if not isinstance(node, (gpu_ops.MbarrierArrive, gpu_ops.MbarrierArriveExpectTx)):
             return state
+        role = None if self.role is None else context.first_thread
         for pending in list(state):
             waited = pending.access
-            if waited.phase != "wait" or waited.storage.name != node.barrier.storage.name or pending not in state:
+            if waited.phase != "wait" or pending not in state or not self.is_placeable(pending):
                 continue
-            if not waited.threads & ~pending.ordered & ~mask or not self.is_placeable(pending):
+            arriving = hazards.groups_of(mask, pending.met) if pending.met else mask
+            if not waited.threads & ~pending.ordered & ~arriving:
                 continue
-            key = (path, "next phase")
-            if key not in self.facts.events:
-                place = inlined(node.index, context)
-                self.facts.events[key] = [
-                    Access(node.barrier.storage, True, place, 64, 64, context, location=node.location, phase="next")
-                ]
-            (later,) = self.facts.events[key]
-            overlap = self.facts.overlaps(waited, later, pending.relation, 0)
+            later = self._next_phase(node, path, context)
+            if waited.storage.name == later.storage.name:
+                overlap = self.facts.overlaps(waited, later, pending.relation, 0)
+            else:
+                told = self.facts.hand_overs.lets_advance(later.storage.name, waited.storage.name, role)
+                overlap = Overlap.POSSIBLE if told else Overlap.NONE
             if overlap is not Overlap.NONE:
                 state = self.require(Need(overlap, barrier=True), pending, later, path, state)
         return state
+
+    def _next_phase(
+        self, node: gpu_ops.MbarrierArrive | gpu_ops.MbarrierArriveExpectTx, path: Path, context: Context
+    ) -> Access:
+        key = (path, "next phase")
+        if key not in self.facts.events:
+            place, storage = inlined(node.index, context), node.barrier.storage
+            self.facts.events[key] = [
+                Access(storage, True, place, 64, 64, context, location=node.location, phase="next")
+            ]
+        return self.facts.events[key][0]
 
 
 def _comes_before_arrivals(pending: Pending, arrival: gpu_ops.GpuOp) -> bool:

@@ -50,11 +50,11 @@ class Facts:
     def shared_access(self, access: Access) -> Access:
         """``access``, or one that was seen before and differs from it in nothing that matters: wgmma reads its operands
         many times in a row."""
-        if access.index is not None or access.box:
+        if (access.index is not None and access.engine != "wgmma") or access.box:
             return access
         context = access.context  # equal loops and conditions are one object as long as only Lets come between
         where = (context.first_thread, context.threads, context.outer, id(context.loops), id(context.conditions))
-        kind = (access.storage.name, access.is_write, access.asynchronous, access.engine, access.atomic)
+        kind = (access.storage.name, access.is_write, access.asynchronous, access.engine, access.atomic, access.index)
         return self._alike.setdefault((*kind, access.retired_by, access.element_bits, *where), access)
 
 

@@ -36,7 +36,8 @@ class HandOvers:
     """Filled with the operations and accesses of a kernel (:meth:`note`, :meth:`touch`), then asked.
 
     ``retired``: by mbarrier, what those who wait for it say that they get. ``meeting``: the named barriers of each
-    role. ``multicast``: storages that a block of the cluster fills for others.
+    role. ``multicast``: storages that a block of the cluster fills for others. ``by_compiler``: the roles are not the
+    user's.
     """
 
     reads: NamesOfRoles = field(default_factory=_names)
@@ -44,6 +45,7 @@ class HandOvers:
     retired: dict[str, NamesOfRoles] = field(default_factory=lambda: defaultdict(_names))
     meeting: dict[int | None, set[int]] = field(default_factory=lambda: defaultdict(set))
     multicast: set[str] = field(default_factory=set)
+    by_compiler: bool = False
     _arrivals: dict[tuple, GpuOp] = field(default_factory=dict)
     _answers: dict[tuple, frozenset[str]] = field(default_factory=dict)
     _all: frozenset[str] | None = None
@@ -79,6 +81,21 @@ class HandOvers:
     def arrives(self, barrier: str, role: int | None) -> bool:
         """Whether a role arrives on the mbarriers of a storage itself."""
         return any((kind, barrier, role) in self._arrivals for kind in _MBARRIER_ARRIVALS)
+
+    def lets_advance(self, arrived: str, waited: str, role: int | None) -> bool:
+        """Whether an arrival of ``role`` on the mbarriers ``arrived`` may let other roles complete the next phase of
+        the mbarriers ``waited``. The compiler's own rings see to that by themselves: their consumers arrive stage by
+        stage, after what all of the warp or warpgroup did."""
+        if role is None or self.by_compiler:
+            return False
+        waiters = self.retired.get(arrived, {}).keys() - {role}
+        return bool(waiters) and any(
+            key[1] == waited and key[-1] not in (role, None) for key in self._arrivals if key[0] in _MBARRIER_ARRIVALS
+        )
+
+    def keeps_wait(self, barrier: str, role: int | None) -> bool:
+        """Whether a wait of ``role`` matters to an arrival of its own."""
+        return self.arrives(barrier, role) or (role is not None and not self.by_compiler)
 
     def _find(self, node: Any, role: int | None) -> set[str]:
         found: set[str] = set()

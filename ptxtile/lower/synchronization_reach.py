@@ -22,6 +22,9 @@ from ptxtile.lower.hazards import Path, Pending
 from ptxtile.lower.synchronization_hand_overs import HandOvers
 from ptxtile.records import record
 
+COMPILED_ROLES = {"consumer", "producer"}
+"""The names of the roles that specialize_warps makes."""
+
 _MEMORY = (Scope.GLOBAL, Scope.SHARED, Scope.BARRIER)
 
 
@@ -102,7 +105,7 @@ class Reach:
         """What a TMA store reads is waited for at the end; what other roles get is ordered before an arrival, and so is
         a wait for the phase before."""
         if access.phase:
-            return self.hand_overs.arrives(access.storage.name, None if place.role is None else place.role[1])
+            return self.hand_overs.keeps_wait(access.storage.name, None if place.role is None else place.role[1])
         reads_for_store = access.asynchronous and not access.is_write and access.storage.scope is Scope.SHARED
         return reads_for_store or self.is_released(access)
 
@@ -186,6 +189,7 @@ class Reach:
             case GpuOp():
                 self.hand_overs.note(node, None if role is None else role[1])
             case Specialized():
+                self.hand_overs.by_compiler |= {inner.name for inner in node.roles} == COMPILED_ROLES
                 for position, inner in enumerate(node.roles):
                     self._roles.add((first, inner.first_thread))
                     self._visit(inner.body, (*path, position), loops, (first, inner.first_thread))

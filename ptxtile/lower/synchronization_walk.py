@@ -377,5 +377,7 @@ class _Walker(Arrivals):
             case WgmmaWaitGroup(groups, _, retires) | CpAsyncWaitGroup(groups, retires):
                 engine = "wgmma" if isinstance(node, WgmmaWaitGroup) else "cp_async"
                 names = {buffer.storage.name for buffer in retires}
+                if engine == "wgmma" and groups == 0:
+                    state = hazards.after_wgmma(state, sure)
                 state = hazards.after_group_wait(state, engine, sure, depth, pending_groups=groups, names=names)
         return state

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 from ptxtile.ir.buffers import Buffer
@@ -71,7 +72,7 @@ def _mark_loop(
         inner = {known: np.asarray(value)[..., None] for known, value in inner.items()}
         inner[name] = np.array(iterations, np.int64).reshape((1,) * axes + (-1,))
         axes += 1
-    if np.prod([float(max(np.shape(value))) for value in inner.values() if np.ndim(value)]) <= MAXIMUM_POINTS:
+    if prod(np.broadcast_shapes(*(np.shape(value) for value in inner.values()))) <= MAXIMUM_POINTS:
         _mark(body, tile, written, inner, axes)
 
 

@@ -37,6 +37,11 @@ class _Float32Fma:
 _float32_fma = _Float32Fma()
 
 
+def numba_is_loaded() -> None:
+    """Whoever has loaded numba for other reasons gets the compiled form at once."""
+    _float32_fma.elements = _COMPILE_AFTER
+
+
 def fused_multiply_add(a: np.ndarray, b: np.ndarray, c: np.ndarray, dtype: DType) -> np.ndarray:
     """``a * b + c`` with one rounding; held arrays of ``dtype`` in and out."""
     name = dtype.element_name

@@ -360,6 +360,12 @@ def races(program: Program, **values: int) -> list[str]:
     return referee(program, **values).races
 
 
+def faults(program: Program, **values: int) -> list[str]:
+    """Races, and mbarriers that may be a phase further than a thread expects."""
+    found = referee(program, **values)
+    return found.races + found.missed
+
+
 def referee(program: Program, **values: int) -> Referee:
     """The referee after its run: also what every store stored."""
     result = Referee(program, {"bx": 0, "by": 0, "bz": 0, "n": 2, **values})

@@ -38,7 +38,7 @@ from tests.lower.hazard_programs import (
     unrolled,
     write,
 )
-from tests.lower.race_referee import races
+from tests.lower.race_referee import faults, races
 from tests.lower.random_roles import RoleGenerator
 
 SIZE = 64
@@ -101,16 +101,16 @@ def test_a_store_has_read_its_tile_before_the_arrival() -> None:
     check(roles(writer, storer(waits=(g.BulkWaitGroup(0, True),))), FIRST + "second[for[W if[TS C Wr] A]]")
 
 
-def test_the_storing_thread_arrives_for_all() -> None:
-    """It waits for itself, where it stands; an arrival by another thread comes after a barrier of the role."""
-    both = elected(32, g.MbarrierArrive(EMPTY, number(0)))
+def test_one_thread_arrives_for_all() -> None:
+    """After a barrier of the role: the others have to be past their wait, else the next phase may be over as well."""
     first = lambda k: seq(  # noqa: E731
         fill(THREAD), elected(0, g.MbarrierArrive(FULL, number(0))), g.MbarrierWait(EMPTY, number(0), parity(k))
     )
-    begin = "first[for[for[S] Fs B if[A] W]] "
-    check(roles(first, storer(both), arrivals=1), begin + "second[for[W if[TS C] Wr if[A]]]")
-    other = elected(40, g.MbarrierArrive(EMPTY, number(0)))
-    check(roles(first, storer(other), arrivals=1), begin + "second[for[W if[TS C] Wr B if[A]]]")
+    for thread in (32, 40):  # the storing one, and another one
+        arrive = elected(thread, g.MbarrierArrive(EMPTY, number(0)))
+        p = roles(first, storer(arrive), arrivals=1)
+        q = check(p, "first[for[for[S] Fs B if[A] W]] second[for[W if[TS C] Wr B if[A]]]")
+        assert faults(q, n=3) == []
 
 
 def test_an_arrival_that_announces_bytes_is_one_as_well() -> None:
@@ -192,7 +192,7 @@ def resolved(seed: int) -> Program:
 def test_no_race_is_left_between_roles(seed: int) -> None:
     p = synchronized(resolved(seed))
     for n in (1, 2, 3):
-        assert races(p, n=n) == []
+        assert faults(p, n=n) == []
 
 
 def test_the_referee_finds_races_where_nothing_is_handed_over(monkeypatch: pytest.MonkeyPatch) -> None:

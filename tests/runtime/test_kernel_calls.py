@@ -157,6 +157,21 @@ def test_wrong_arguments_after_a_right_call(fake, args, kwargs) -> None:
     used(a, 1.0)
 
 
+def test_forms_that_are_alike(fake, random_generator) -> None:
+    """As many arguments of the same kinds, but under other names, or without."""
+    scale, a = scaled(), torch.zeros(128)
+    fake.parameter_sizes = (8, 8, 4)
+    forms = (
+        ((a, 1.0, 64), {}, 64, 4), ((a, 1.0), {"threads": 64}, 64, 4), ((a, 1.0), {"tile": 64}, 32, 2),
+        ((a, 1.0, 64, 32), {}, 64, 4), ((a, 1.0, 32), {"tile": 64}, 32, 2), ((a,), {"factor": 1.0, "tile": 64}, 32, 2),
+        ((a,), {"tile": 64, "factor": 1.0}, 32, 2), ((a,), {"factor": 1.0, "threads": 64}, 64, 4),
+    )  # fmt: skip
+    for position in random_generator.integers(0, len(forms), 150):
+        args, kwargs, block, grid = forms[position]
+        scale(*args, **kwargs)
+        assert fake.launched[-1]["block"] == (block, 1, 1) and fake.launched[-1]["grid"] == (grid, 1, 1)
+
+
 class Choice:
     """A Python argument that is equal to others of its value."""
 

@@ -28,7 +28,7 @@ from ptxtile.launch_record import KernelLaunch, KernelParameter, LaunchRecord, S
 from ptxtile.native import calls, code_memory, emit, launcher, object_code, python_facts, torch_facts
 from ptxtile.native.calls import CallForm, Latest, NativeCallable
 from ptxtile.native.code_memory import CodeMemory
-from ptxtile.native.layout import PLANS_IN_A_BLOCK, Plan
+from ptxtile.native.layout import PLANS_IN_A_BLOCK, Argument, Plan
 from ptxtile.native.llvm_text import Function
 from ptxtile.runtime import context, driver
 from ptxtile.runtime.call_plan import UNFIT
@@ -393,6 +393,44 @@ def test_refused_launches(fake, result, error) -> None:
     kernel.agree(*args, native=True)
 
 
+@pytest.mark.usefixtures("stand_in")
+def test_refusals_leave_nothing_behind(fake) -> None:
+    kernel, args = added(fake)
+    (plan,) = kernel.plans._owners.values()
+    f = Function("launch", ("config", "function", "parameters", "extra"), linkage="")
+    f.give(999)  # CUDA_ERROR_UNKNOWN
+    code = object_code.compile_text(f.text() + "attributes #0 = { nounwind }\n", "launch")
+    memory, start = code_memory.mapped(code.text)
+    plan._words[Plan.LAUNCH] = start + code.entry
+
+    def refused(count: int) -> None:
+        for _ in range(count):
+            with contextlib.suppress(LaunchError):
+                kernel(*args)
+
+    refused(50)
+    gc.collect()
+    blocks, counts = sys.getallocatedblocks(), [sys.getrefcount(thing) for thing in (*args, plan, None)]
+    refused(2000)
+    gc.collect()
+    assert sys.getallocatedblocks() - blocks < 500
+    after = [sys.getrefcount(thing) for thing in (*args, plan, None)]
+    assert all(abs(new - old) < 50 for new, old in zip(after, counts, strict=True)), (counts, after)
+    with pytest.raises(LaunchError, match="CUDA_ERROR_UNKNOWN"):
+        kernel(*args)
+    del memory
+
+
+@pytest.mark.parametrize("word", [1, 2, 3], ids=["device", "rank and dtype", "alignment"])
+def test_tensors_elsewhere_are_others(fake, word) -> None:
+    """There is no second device here with memory: the plan is changed to be for tensors of another."""
+    kernel, args = added(fake)
+    (plan,) = kernel.plans._owners.values()
+    kernel.agree(*args, native=True)
+    plan._words[Plan.ARGUMENTS + 2 * Argument.COUNT + word] ^= 1 << 33  # of the third argument
+    kernel.agree(*args, native=False)
+
+
 def test_the_second_launch_is_refused(fake) -> None:
     kernel, args = added(fake, rows=9)
     launch = fake._launch
@@ -610,7 +648,9 @@ def test_nothing_leaks(fake, number) -> None:
     kernel.learn(args[0], 3, *args[2:])
     again = args[0], number, *args[2:]
     succeeds = isinstance(number, float) or number == 3
-    watched = (None, True, False, *again, float, int, torch.Tensor, kernel, *kernel.plans._owners.values())
+    watched = (
+        None, True, False, *again, float, int, torch.Tensor, kernel, kernel._block, *kernel.plans._owners.values()
+    )  # fmt: skip
 
     def many(count: int) -> None:
         for _ in range(count):

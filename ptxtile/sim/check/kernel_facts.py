@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from ptxtile.ir.async_copy_ops import CpAsync
+from ptxtile.ir.atomic_ops import ATOMIC_OPS
 from ptxtile.ir.buffers import Buffer, Scope
 from ptxtile.ir.expressions import Expr, Load, Var
-from ptxtile.ir.gpu_ops import MbarrierWait, SetMaxRegisters, TmaLoad, TmaStore
-from ptxtile.ir.program import Kernel
+from ptxtile.ir.gpu_ops import GpuOp, MbarrierWait, SetMaxRegisters, TmaLoad, TmaStore
+from ptxtile.ir.program import Function, Kernel
 from ptxtile.ir.rewrite import children, walk
-from ptxtile.ir.statements import Allocate, Let, Role, Statement
+from ptxtile.ir.statements import Allocate, Let, Role, Statement, While
 from ptxtile.ir.tensor_core_ops import (
     LoadMatrix,
     MmaSync,
@@ -38,7 +39,8 @@ _ENGINES: dict[type, tuple[Engine, ...]] = {
 
 @dataclass(frozen=True)
 class KernelFacts:
-    """``unit``: threads that run together, a warp, or a warpgroup where instructions need whole ones. ``mbarriers``:
+    """``unit``: threads that run together: a warp, or a warpgroup where instructions need whole ones, or all where nothing
+    orders them, since the order in which they run is of no account then. ``mbarriers``:
     how many a CTA has. ``buffers``: the buffer that each storage on the chip was allocated as. ``rings``: storages
     whose first index is a stage. ``tables``: what its integer expressions are worth.
     ``products_matter``: whether control flow or an address may depend on what tensor cores compute."""
@@ -54,8 +56,8 @@ class KernelFacts:
     products_matter: bool
 
 
-def facts_of(kernel: Kernel, parameters: Mapping[str, Value]) -> KernelFacts:
-    """``parameters``: the launch's scalars."""
+def facts_of(kernel: Kernel, functions: Iterable[Function], parameters: Mapping[str, Value]) -> KernelFacts:
+    """``functions``: those that the kernel may call; ``parameters``: the launch's scalars."""
     nodes = list(walk(kernel.body))
     buffers: dict[str, Buffer] = {}
     for node in nodes:
@@ -63,16 +65,22 @@ def facts_of(kernel: Kernel, parameters: Mapping[str, Value]) -> KernelFacts:
             buffers.setdefault(node.buffer.storage.name, node.buffer)
     barriers = {name: b.storage for name, b in buffers.items() if b.scope is Scope.BARRIER}
     return KernelFacts(
-        unit=WARPGROUP if any(isinstance(node, _BY_WARPGROUPS) for node in nodes) else WARP,
+        unit=_unit(kernel, nodes),
         engines=frozenset(engine for node in nodes for engine in _ENGINES.get(type(node), ())),
         roles=tuple(node for node in nodes if isinstance(node, Role)),
         buffers=buffers,
         barriers=frozenset(barriers),
         mbarriers=sum(storage.size or 0 for storage in barriers.values()) // MBARRIER_BYTES,
         rings=frozenset(_rings(nodes, buffers)),
-        tables=Tables(kernel, parameters),
+        tables=Tables(kernel, functions, parameters),
         products_matter=_products_matter(nodes),
     )
+
+
+def _unit(kernel: Kernel, nodes: list[Any]) -> int:
+    if any(isinstance(node, _BY_WARPGROUPS) for node in nodes):
+        return WARPGROUP
+    return WARP if any(isinstance(node, (GpuOp, *ATOMIC_OPS, While, Role)) for node in nodes) else kernel.threads
 
 
 def _rings(nodes: list[Any], buffers: dict[str, Buffer]) -> Iterator[str]:

@@ -24,6 +24,7 @@ from ptxtile.sim.check.global_shadows import GlobalShadows, fresh_storages, writ
 from ptxtile.sim.check.kernel_facts import facts_of
 from ptxtile.sim.check.machine import CannotCheck, CheckedGroup, Schedule, Withheld
 from ptxtile.sim.delayed_effects import ALWAYS, DelayedEffects
+from ptxtile.sim.fused import numba_is_loaded
 from ptxtile.sim.launch import prepare_launches
 from ptxtile.sim.machine import KernelContext, run_to_completion
 from ptxtile.sim.memory import GlobalTensor
@@ -61,6 +62,7 @@ def check(
     which all threads wait while one of them starts the loads; on a card they keep pace as good as always, so this is no
     finding by default. Rings and copies of the compiler's own have none. ``withheld``: order that is not counted.
     """
+    numba_is_loaded()
     found: dict[Hashable, Finding] = {}
     for seed in seeds:
         copies = _copied(tensors)
@@ -124,7 +126,7 @@ def _check_launch(
     progress: Callable[[int, int], None] | None,
 ) -> Iterator[Finding]:  # fmt: skip
     found: list[Finding] = []
-    kernel, facts = context.kernel, facts_of(context.kernel, context.variables)
+    kernel, facts = context.kernel, facts_of(context.kernel, context.program.functions, context.variables)
     total = context.grid[0] * context.grid[1] * context.grid[2]
     size = total if cooperative or _talks_between_ctas(kernel) else _cluster_span(context)
     firsts = list(range(0, total, size))

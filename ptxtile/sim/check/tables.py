@@ -8,14 +8,14 @@ numbers of the sources is worked out once for all threads of a block, and each u
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
 from ptxtile.ir.expressions import Binary, Cast, Compare, Const, Expr, LogicalAnd, LogicalOr, Select, Unary, Var
-from ptxtile.ir.program import Kernel
-from ptxtile.ir.rewrite import children
+from ptxtile.ir.program import Function, Kernel
+from ptxtile.ir.rewrite import children, walk
 from ptxtile.ir.statements import For, Let
 from ptxtile.records import record
 from ptxtile.sim.dtypes import Value
@@ -50,9 +50,9 @@ class _Definitions(dict[str, Value]):
 
 class Tables(Evaluator):
     """Of a kernel in one launch. ``parameters``: the values of the launch's scalars; ``pure``: the outermost pure
-    expressions of the kernel by id."""
+    expressions of the kernel by id, and the constants of the device functions."""
 
-    def __init__(self, kernel: Kernel, parameters: Mapping[str, Value]) -> None:
+    def __init__(self, kernel: Kernel, functions: Iterable[Function], parameters: Mapping[str, Value]) -> None:
         super().__init__()
         self.threads = kernel.threads
         self.fixed = {**parameters, kernel.thread.name: np.arange(kernel.threads, dtype=np.int32)[None, :]}
@@ -65,6 +65,10 @@ class Tables(Evaluator):
         self._sources: dict[str, frozenset[str]] = dict.fromkeys(self.fixed, frozenset())
         self._sources |= {var.name: frozenset((var.name,)) for var in kernel.block_vars}
         self._collect(kernel.body)
+        for function in functions:
+            for node in (*walk(function.body), *walk(function.result)):
+                if isinstance(node, Const) and node.dtype.lanes == 1:
+                    self.pure[id(node)] = Pure(node, ())
 
     def _collect(self, node: Any) -> None:
         if isinstance(node, Expr):

@@ -1,19 +1,23 @@
 """What mutants that the checker calls wrong really do on a card: a wrong result, a hang, or nothing that shows.
 
-Run it:  python bench/card_mutants.py plan            (needs no card: chooses the mutants, some minutes)
-         python bench/card_mutants.py run [--launches 20] [--seconds 20] [--only NUMBER]
+Run it:  python bench/card_mutants.py plan            (needs no card: chooses the mutants, a minute)
+         python bench/card_mutants.py run [--launches 20] [--seconds 5] [--budget 150] [--only NUMBER]
+         python bench/card_mutants.py run --dry-run   (needs no card: the simulator stands for it, nothing is kept)
 
 ``plan`` lowers examples for sm_90a, takes from the mutants of each (:mod:`ptxtile.sim.check.mutations`) one for each
 row of ``CHOICES`` and keeps what the checker says of it. ``run`` compiles the same mutants for larger sizes and
 launches each in a process of its own, several times with fresh inputs on poisoned outputs; the result is compared bit
-by bit with that of the program without the change, which runs beside it and is compared with float64 once. A process
-that does not finish its launches in time is killed, and its context goes with it; then a small kernel asks whether the
-card still works. Both write bench/results/card_mutants.json.
+by bit with that of the program without the change, which runs beside it and is compared with float64 once.
+
+All processes start at once and compile; then one after another is told to use the card. One that does not finish its
+launches in time is killed, and its context goes with it; then a small kernel asks whether the card still works. What
+should hang comes last. Both steps write bench/results/card_mutants.json, ``run`` after each mutant.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
 import json
 import math
@@ -24,13 +28,16 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
 from measure import RESULTS, environment
 
 import ptxtile
@@ -43,8 +50,10 @@ from ptxtile.sim.check.run import check
 FILE = RESULTS / "card_mutants.json"
 TARGET = "sm_90a"
 THIS = [sys.executable, __file__]
-SECONDS_TO_COMPILE = 180
-SECONDS_TO_DIE = 60
+SECONDS_TO_COMPILE = 120
+SECONDS_TO_START = 30
+"""For the context, the modules and the launch of the right program."""
+SECONDS_TO_DIE = 15
 POISON = float("nan")
 
 
@@ -84,17 +93,20 @@ class Choice:
 
 
 CHOICES = (
-    Choice("gemm", "MbarrierWait", "removed", "race"),
+    Choice("elementwise_add", "MbarrierWait", "removed", "race"),
     Choice("gemm", "MbarrierWait", "removed", "race", 1),
     Choice("gemm", "WgmmaWaitGroup", "removed", "race"),
-    Choice("gemm", "MbarrierArrive", "removed", "deadlock"),
+    Choice("gemm", "WgmmaCommitGroup", "removed", "race"),
+    Choice("gemm", "FenceProxyAsync", "removed", "missing fence"),
+    Choice("gemm", "BulkCommitGroup", "removed", "unfinished"),
     Choice("gemm_persistent", "BulkWaitGroup", "removed", "race"),
-    Choice("gemm_persistent", "BarSync", "removed", "race"),
+    Choice("gemm_persistent", "BarSync", "removed", "race", 1),
     Choice("gemm_persistent", "MbarrierInit", "one arrival less", "race"),
-    Choice("gemm_roles", "MbarrierWait", "removed", "race", 1),
+    Choice("gemm_roles", "MbarrierWait", "other parity", "race"),
     Choice("gemm_roles", "MbarrierExpectTx", "16 bytes more", "deadlock"),
-    Choice("elementwise_add", "MbarrierWait", "removed", "race"),
+    Choice("gemm", "MbarrierArrive", "removed", "deadlock"),
 )
+"""Those that should hang are the last ones."""
 
 
 # The programs ---------------------------------------------------------------------------------------------------------
@@ -185,70 +197,98 @@ def chosen(choice: Choice) -> tuple[Mutant, tuple[Any, ...]]:
 # run: the parent ------------------------------------------------------------------------------------------------------
 
 
-def run(rows: list[dict[str, Any]], launches: int, seconds: float) -> Iterator[dict[str, Any]]:
-    """The rows with what happened on the card, one after another."""
-    usable = True
-    for row in rows:
-        if not usable:
-            yield row | {"outcome": "not run: the card did not answer after the mutant before"}
-            continue
-        lines, ended = child([*THIS, "--child", row["subject"], row["mutant"], str(launches)], seconds)
-        result = outcome(lines, ended, launches)
-        if "hang" in result["outcome"] or "fault" in result["outcome"]:
-            answer, ended = child([*THIS, "--child", "", "", "0"], SECONDS_TO_DIE)
-            usable = result["card_usable_afterwards"] = bool(answer) and answer[-1].get("ok", False)
-        yield row | result
+class Child:
+    """A process that prints lines of JSON: ``compiled``, then, once it is told to go, ``ready`` and its results."""
 
+    def __init__(self, command: list[str]) -> None:
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            start_new_session=True,
+        )  # fmt: skip
+        self.lines: queue.Queue[str | None] = queue.Queue()
+        self.errors: list[str] = []
+        for forward in (self._forward, self._keep_errors):
+            threading.Thread(target=forward, daemon=True).start()
 
-def child(command: list[str], seconds: float) -> tuple[list[dict[str, Any]], str]:
-    """The lines of JSON that a process prints, and how it ended: ``itself``, ``code N`` with the end of its standard
-    error, or ``killed``. ``seconds``: for its launches, counted from its line ``ready``."""
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
-    )
-    lines: queue.Queue[str | None] = queue.Queue()
-    errors: list[str] = []
-    threads = [
-        threading.Thread(target=_forward, args=(process.stdout, lines), daemon=True),
-        threading.Thread(target=lambda: errors.extend(process.stderr or ()), daemon=True),
-    ]
-    for thread in threads:
-        thread.start()
-    found: list[dict[str, Any]] = []
-    deadline = time.monotonic() + SECONDS_TO_COMPILE
-    while True:
+    def _forward(self) -> None:
+        for line in self.process.stdout or ():
+            if line.startswith("{"):
+                self.lines.put(line)
+        self.lines.put(None)
+
+    def _keep_errors(self) -> None:
+        self.errors.extend(self.process.stderr or ())
+
+    def go(self, seconds: float) -> tuple[list[dict[str, Any]], str]:
+        """The lines that it prints, and how it ended: ``itself``, ``code N`` with the end of its standard error, or
+        ``killed``. ``seconds``: for its launches, counted from its line ``ready``."""
+        found: list[dict[str, Any]] = []
+        deadline = time.monotonic() + SECONDS_TO_COMPILE
+        while True:
+            try:
+                line = self.lines.get(timeout=max(0.01, deadline - time.monotonic()))
+            except queue.Empty:
+                self.kill()
+                return found, "killed"
+            if line is None:
+                break
+            found.append(json.loads(line))
+            if found[-1].get("compiled"):
+                self._tell()
+                deadline = time.monotonic() + SECONDS_TO_START
+            elif found[-1].get("ready"):
+                deadline = time.monotonic() + seconds
         try:
-            line = lines.get(timeout=max(0.01, deadline - time.monotonic()))
-        except queue.Empty:
-            kill(process)
+            code = self.process.wait(timeout=max(0.01, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:  # its context cannot be taken down while a kernel runs
+            self.kill()
             return found, "killed"
-        if line is None:
-            break
-        found.append(json.loads(line))
-        if found[-1].get("ready"):
-            deadline = time.monotonic() + seconds
+        return found, "itself" if code == 0 else f"code {code}: " + "".join(self.errors)[-1500:]
+
+    def _tell(self) -> None:
+        assert self.process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # it has ended, which its standard error tells of
+            self.process.stdin.write("go\n")
+            self.process.stdin.flush()
+
+    def kill(self) -> None:
+        """Ends the process and what it started, and waits until the driver has let go of it."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        try:
+            self.process.wait(timeout=SECONDS_TO_DIE)
+        except subprocess.TimeoutExpired:
+            print(f"process {self.process.pid} does not end: its kernel cannot be stopped", flush=True)
+
+
+def run(rows: list[dict[str, Any]], launches: int, seconds: float, budget: float, *more: str) -> Iterator[dict]:
+    """The rows with what happened on the card, one after another. ``budget``: seconds after which none begins.
+    ``more``: options for the processes."""
+    commands = [[*THIS, *more, "--child", row["subject"], row["mutant"], str(launches)] for row in rows]
+    began = time.monotonic()
+    children = [Child(command) for command in commands]
+    probes: list[Child] = []
     try:
-        code = process.wait(timeout=max(0.01, deadline - time.monotonic()))
-    except subprocess.TimeoutExpired:  # its context cannot be taken down while a kernel runs
-        kill(process)
-        return found, "killed"
-    return found, "itself" if code == 0 else f"code {code}: " + "".join(errors)[-1500:]
-
-
-def _forward(stream: Any, lines: queue.Queue[str | None]) -> None:
-    for line in stream:
-        if line.startswith("{"):
-            lines.put(line)
-    lines.put(None)
-
-
-def kill(process: subprocess.Popen[str]) -> None:
-    """Ends a process and what it started, and waits until the driver has let go of it."""
-    os.killpg(process.pid, signal.SIGKILL)
-    try:
-        process.wait(timeout=SECONDS_TO_DIE)
-    except subprocess.TimeoutExpired:
-        print(f"process {process.pid} does not end: its kernel cannot be stopped", flush=True)
+        probes.append(Child([*THIS, *more, "--child", "", "", "0"]))
+        usable = True
+        for row, child in zip(rows, children, strict=True):
+            if not usable:
+                yield row | {"outcome": "not run: the card did not answer after the mutant before"}
+                continue
+            if time.monotonic() - began > budget:
+                yield row | {"outcome": f"not run: {budget:.0f} seconds were over"}
+                continue
+            lines, ended = child.go(seconds)
+            result = outcome(lines, ended, launches)
+            if "hang" in result["outcome"] or "fault" in result["outcome"]:
+                answer, _ = probes.pop().go(SECONDS_TO_DIE)
+                usable = result["card_usable_afterwards"] = bool(answer) and answer[-1].get("ok", False)
+                probes.append(Child([*THIS, *more, "--child", "", "", "0"]))
+            yield row | result | {"seconds_after_start": round(time.monotonic() - began, 1)}
+    finally:
+        for child in (*children, *probes):
+            if child.process.poll() is None:
+                child.kill()
 
 
 def outcome(lines: list[dict[str, Any]], ended: str, launches: int) -> dict[str, Any]:
@@ -276,40 +316,67 @@ def outcome(lines: list[dict[str, Any]], ended: str, launches: int) -> dict[str,
 # run: the child -------------------------------------------------------------------------------------------------------
 
 
-def launch_mutant(name: str, what: str, launches: int) -> None:
-    """Prints a line when compiled, and one for each launch."""
-    from ptxtile import nvvm
-    from ptxtile.runtime.executable import Executable
-
-    torch.zeros(1, device="cuda")
+def launch_mutant(name: str, what: str, launches: int, dry: bool) -> None:
+    """Prints a line when compiled, waits for a line, prints one when ready and one for each launch."""
+    device = "cpu" if dry else "cuda"
+    programs = {} if not name else {"right": lowered(name, not dry), "mutant": mutant_of(name, what, not dry).program}
+    executables = {key: executable(program, dry) for key, program in programs.items()}
+    say({"compiled": True})
+    sys.stdin.readline()
+    torch.zeros(1, device=device)
     if not name:  # does the card still work?
         say({"ready": True})
-        total = torch.ones(1 << 20, device="cuda").sum().item()
-        say({"ok": total == 1 << 20})
+        say({"ok": torch.ones(1 << 20, device=device).sum().item() == 1 << 20})
         return
-    programs = {"right": lowered(name, True), "mutant": mutant_of(name, what, large=True).program}
-    executables = {}
-    for key, program in programs.items():
-        assert program.launch is not None
-        executables[key] = Executable(nvvm.emit(program, target.get(TARGET)).ptx, program.launch, TARGET)
-    wanted = executables["right"](bound(programs["right"], arguments := inputs(programs["right"], "cuda", 0), "cuda"))
-    torch.cuda.synchronize()
-    say({"ready": True})
+    arguments = inputs(programs["right"], device, 0)
+    wanted = executables["right"](bound(programs["right"], arguments, device))
+    synchronize(device)
     if not is_right(wanted, arguments):
+        say({"ready": True})
         say({"control": "wrong"})
         return
+    say({"ready": True})
     for number in range(launches):
-        arguments = inputs(programs["right"], "cuda", number)
-        wanted = executables["right"](bound(programs["right"], arguments, "cuda"))
-        binding = bound(programs["mutant"], arguments, "cuda")
-        torch.cuda.synchronize()
+        arguments = inputs(programs["right"], device, number)
+        wanted = executables["right"](bound(programs["right"], arguments, device))
+        binding = bound(programs["mutant"], arguments, device)
+        synchronize(device)
         got = executables["mutant"](binding)
-        torch.cuda.synchronize()
+        synchronize(device)
         differs = ~(got == wanted)  # NaN, the poison, differs from everything
         error = (got.double() - wanted.double()).abs().nan_to_num(float("inf")).max().item()
         count = int(differs.sum().item())
         shown = error if math.isfinite(error) else "not finite"
         say({"launch": number, "wrong": count, "of": got.numel(), "largest_error": shown if count else 0.0})
+
+
+def executable(program: Program, dry: bool) -> Callable[[Binding], torch.Tensor]:
+    """What launches a program and gives its output."""
+    assert program.launch is not None
+    if dry:
+        return lambda binding: simulated(program, binding)
+    from ptxtile import nvvm
+    from ptxtile.runtime.executable import Executable
+
+    return Executable(nvvm.emit(program, target.get(TARGET)).ptx, program.launch, TARGET)
+
+
+def simulated(program: Program, binding: Binding) -> torch.Tensor:
+    """Stands for a launch: asynchronous effects come late, and where nobody can go on the process hangs."""
+    from ptxtile.errors import DeadlockError
+    from ptxtile.sim.delayed_effects import DelayedEffects
+    from ptxtile.sim.launch import run as simulate
+
+    try:
+        simulate(program, binding.tensors, binding.scalars, effects=DelayedEffects)
+    except DeadlockError:
+        time.sleep(3600)
+    return binding.results
+
+
+def synchronize(device: str) -> None:
+    if device == "cuda":
+        torch.cuda.synchronize()
 
 
 def is_right(result: torch.Tensor, arguments: list[torch.Tensor]) -> bool:
@@ -338,21 +405,25 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("step", nargs="?", choices=("plan", "run"))
     parser.add_argument("--launches", type=int, default=20)
-    parser.add_argument("--seconds", type=float, default=20, help="for the launches of one mutant")
+    parser.add_argument("--seconds", type=float, default=5, help="for the launches of one mutant")
+    parser.add_argument("--budget", type=float, default=150, help="seconds after which no mutant begins")
     parser.add_argument("--only", type=int, help="the number of one mutant")
+    parser.add_argument("--dry-run", action="store_true", help="in the simulator; nothing is kept")
     parser.add_argument("--child", nargs=3, metavar=("SUBJECT", "MUTANT", "LAUNCHES"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child:
-        launch_mutant(options.child[0], options.child[1], int(options.child[2]))
+        launch_mutant(options.child[0], options.child[1], int(options.child[2]), options.dry_run)
     elif options.step == "plan":
         save(plan(), "plan_environment")
     elif options.step == "run":
         rows = json.loads(FILE.read_text())["rows"]
         chosen_rows = [row for row in rows if options.only is None or row["number"] == options.only]
-        for row in run(chosen_rows, options.launches, options.seconds):
+        more = ["--dry-run"] if options.dry_run else []
+        for row in run(chosen_rows, options.launches, options.seconds, options.budget, *more):
             rows = [row if other["number"] == row["number"] else other for other in rows]
             print(f"{row['number']}: {row['mutant']}: {row['outcome']}", flush=True)
-            save(rows, "environment")  # after each, so that nothing is lost
+            if not options.dry_run:
+                save(rows, "environment")  # after each, so that nothing is lost
     else:
         parser.error("plan or run")
 

@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from ptxtile.compiled_programs import disable_cache, enable_cache, is_cache_enabled
     from ptxtile.config import set_log_level
     from ptxtile.host_arithmetic import cdiv, next_power_of_2
-    from ptxtile.jit import JITFactory, JITFunction, compile, jit
+    from ptxtile.jit import compile, jit
+    from ptxtile.jit_factory import JITFactory
+    from ptxtile.jit_function import JITFunction
     from ptxtile.kernel import JITKernel
     from ptxtile.operators.register import torch_op
     from ptxtile.pass_configs import PassConfigKey
@@ -23,8 +25,8 @@ if TYPE_CHECKING:
     from ptxtile.tune.decorator import autotune
 
 _WHERE = {
-    "JITFactory": "ptxtile.jit",
-    "JITFunction": "ptxtile.jit",
+    "JITFactory": "ptxtile.jit_factory",
+    "JITFunction": "ptxtile.jit_function",
     "compile": "ptxtile.jit",
     "jit": "ptxtile.jit",
     "JITKernel": "ptxtile.kernel",
@@ -57,7 +59,7 @@ def __getattr__(name: str) -> Any:
 
 
 __all__ = [
-    "JITFactory", "JITFunction", "JITKernel", "PassConfigKey", "TensorSupplyType", "__version__", "autotune", "autotuner",
-    "cdiv", "compile", "compile_many", "disable_cache", "enable_cache", "errors", "is_cache_enabled", "jit", "language",
-    "layout", "next_power_of_2", "par_compile", "profile", "profiler", "set_log_level", "torch_op",
+    "JITFactory", "JITFunction", "JITKernel", "PassConfigKey", "TensorSupplyType", "__version__", "autotune",
+    "autotuner", "cdiv", "compile", "compile_many", "disable_cache", "enable_cache", "errors", "is_cache_enabled",
+    "jit", "language", "layout", "next_power_of_2", "par_compile", "profile", "profiler", "set_log_level", "torch_op",
 ]  # fmt: skip

@@ -6,181 +6,45 @@ import itertools
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ptxtile import config
-from ptxtile.compiler import Artifact, emit_ptx, lower
-from ptxtile.errors import ArgumentError, PtxtileError
+from ptxtile import call_keys, config
+from ptxtile.compiler import Artifact
+from ptxtile.errors import ArgumentError
 from ptxtile.frontend.functions import UserFunction
-from ptxtile.frontend.locations import without_package_frames
+from ptxtile.frontend.locations import without_our_frames
 from ptxtile.frontend.signature import (
     ScalarSignature,
     Signature,
     TensorSignature,
     call_record,
     specialize,
-    specialize_tensor,
     typical,
 )
-from ptxtile.frontend.specialization import Specialization, TensorSpecialization
+from ptxtile.frontend.specialization import Specialization
 from ptxtile.frontend.trace import learn_signature, trace
 from ptxtile.ir.program import Program, Why
-from ptxtile.ir.written_tensors import written_tensors
 from ptxtile.launch_record import LaunchRecord
-from ptxtile.lower.options import Options
 from ptxtile.native.calls import CallForm, Latest, NativeCallable
 from ptxtile.operators.untraced import untraced
 from ptxtile.runtime.call_plan import UNFIT
 from ptxtile.runtime.planned_calls import PlannedCalls
 from ptxtile.target import Target
 from ptxtile.target import get as get_target
+from ptxtile.variant import Settings, Variant
 
 if TYPE_CHECKING:
-    from ptxtile.compiled_programs import CompiledProgram
     from ptxtile.export.export import Exported
     from ptxtile.profile.profiler import Profiler
     from ptxtile.runtime.arguments import Binding
-    from ptxtile.runtime.executable import Executable, KeptLogs
     from ptxtile.runtime.resources import KernelResources
     from ptxtile.sim.check import Report
 
 _CACHED_CALLS = 4096
 """Exact call patterns (shapes, strides, address classes) remembered by a kernel before the memory is cleared."""
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What a decorator says about compiling."""
-
-    options: Options = field(default_factory=Options)
-    target: str | None = None
-    verbose: bool = False
-
-
-def without_our_frames(error: BaseException) -> BaseException:
-    """The error as the user shall see it: its traceback holds the user's lines only."""
-    if isinstance(error, PtxtileError):
-        return error.with_traceback(None)
-    return error.with_traceback(without_package_frames(error.__traceback__))
-
-
-class Variant:
-    """One compiled specialization. PTX is made when it is first needed; the simulator does without."""
-
-    def __init__(
-        self, tile_program: Program, target: Target, settings: Settings, timings: dict[str, float], number: int
-    ) -> None:
-        self.tile_program = tile_program
-        self.number = number  # of its kernel's variants, from 1
-        self.target = target
-        self.settings = settings
-        self.trace_timings = timings
-        self._lowered: Artifact | None = None
-        self._compiled: Artifact | None = None
-        self._executable: Executable | None = None
-        self._resources: Mapping[str, KernelResources] | None = None
-        self._lock = threading.RLock()  # threads that need it at the same time share one compile
-
-    def lowered(self) -> Artifact:
-        """At least lowered to the gpu stage."""
-        with self._lock:
-            if self._compiled is not None:
-                return self._compiled
-            if self._lowered is None:
-                artifact = lower(self.tile_program, self.target, self.settings.options)
-                self._lowered = replace(artifact, timings=self.trace_timings | artifact.timings)
-            return self._lowered
-
-    def compiled(self) -> Artifact:
-        """With PTX."""
-        with self._lock:
-            if self._compiled is None:
-                artifact = self._compiled = emit_ptx(self.lowered())
-                if self.settings.verbose:
-                    config.logger().warning(
-                        "compiled %s for %s in %.1f ms", self.tile_program.name, self.target.name,
-                        1e3 * sum(artifact.timings.values()),
-                    )  # fmt: skip
-            return self._compiled
-
-    def executable(self) -> Executable:
-        """What the driver loads and launches; made when first needed, of what an earlier process has compiled where
-        that is kept on disk."""
-        with self._lock:
-            if self._executable is None:
-                self._executable = self._make_executable()
-            return self._executable
-
-    def _make_executable(self) -> Executable:
-        from ptxtile import compiled_programs
-        from ptxtile.runtime.executable import Executable
-
-        if not compiled_programs.is_on():
-            made = compiled_programs.CompiledProgram.of(self.compiled())
-            return Executable(made.ptx, made.launch, self.target.name)
-        key = compiled_programs.key_of(self.tile_program, self.target, self.settings.options)
-        found = compiled_programs.find(key)
-        if found is None:
-            found = compiled_programs.CompiledProgram.of(self.compiled())
-            compiled_programs.keep(key, found)
-        elif self._compiled is None and self._lowered is None:
-            found.warn_again()
-            if self.settings.verbose:
-                config.logger().warning("took %s for %s from disk", self.tile_program.name, self.target.name)
-        return Executable(found.ptx, found.launch, self.target.name, logs=compiled_programs.AssemblerLogs(key))
-
-    @property
-    def is_compiled(self) -> bool:
-        """Whether a call on a card would find its PTX made."""
-        return self._compiled is not None or self._executable is not None
-
-    def adopt(self, made: CompiledProgram, logs: KeptLogs | None = None) -> None:
-        """Take over what another process has compiled of the same program, unless it is there already. ``logs``: what
-        was said when it was assembled."""
-        from ptxtile.runtime.executable import Executable
-
-        with self._lock:
-            if self._executable is None:
-                self._executable = Executable(made.ptx, made.launch, self.target.name, logs=logs)
-
-    @cached_property
-    def written(self) -> frozenset[str]:
-        """Names of the tensors of a call that it may write, other than those that it makes."""
-        return written_tensors(self.tile_program)
-
-    def launch_on(self, device_type: str) -> LaunchRecord:
-        """The host part of a call on such a device."""
-        return self.executable().record if device_type == "cuda" else self.lowered().launch
-
-    def resources(self) -> Mapping[str, KernelResources]:
-        """What each kernel takes, by name: of the card that it is loaded on, else of a card that can run it, else of
-        ptxas. ToolMissing when there is neither."""
-        if self._resources is None:
-            from ptxtile.inspect import machine_code
-            from ptxtile.runtime.device import card_for
-
-            loaded = self._executable.devices if self._executable is not None else ()
-            device = loaded[0] if loaded else card_for(self.target)
-            if device is not None:
-                self._resources = self.executable().resources(device)
-            else:
-                artifact = self.compiled()
-                assert artifact.ptx is not None
-                self._resources, _ = machine_code.resources(artifact.ptx, artifact.launch, self.target.name)
-        return self._resources
-
-    def run(self, binding: Binding, device_type: str) -> Any:
-        """Runs the bound call on the card or in the simulator; gives its results."""
-        if device_type == "cuda":
-            return self.executable()(binding)
-        if not binding.is_empty:
-            from ptxtile import sim
-
-            sim.run(self.lowered().program, binding.tensors, binding.scalars)
-        return binding.results
 
 
 class JITKernel(NativeCallable):
@@ -301,7 +165,7 @@ class JITKernel(NativeCallable):
 
         adopted = adopt(self._call_record, args)
         args = args if adopted is None else adopted.args
-        key, device_type, device = _call_key(args)
+        key, device_type, device = call_keys.call_key(args)
         variant = self._calls.get(key) if key is not None else None
         if variant is None:
             variant = self._variant_for(args, kwargs, device_type, device)
@@ -370,7 +234,7 @@ class JITKernel(NativeCallable):
                     hint="call the function itself to compile for other sizes",
                 )  # fmt: skip
         specialization = specialize(
-            self.signature, values, _specialize_tensors(binding.tensors),
+            self.signature, values, call_keys.specialize_tensors(binding.tensors),
             {name: tensor.stride() for name, tensor in binding.tensors.items()},
         )  # fmt: skip
         return self._variant(specialization, self._target(device_type, device))
@@ -421,7 +285,7 @@ class JITKernel(NativeCallable):
     def variant_for(self, *args: Any) -> Variant:
         """The variant that a call with these arguments takes, traced and not compiled yet."""
         try:
-            _, device_type, device = _call_key(args)
+            _, device_type, device = call_keys.call_key(args)
             return self._variant_for(args, {}, device_type, device)
         except Exception as error:
             raise without_our_frames(error) from error.__cause__
@@ -548,75 +412,6 @@ class JITKernel(NativeCallable):
 
     def scalar_parameters(self) -> tuple[str, ...]:
         return tuple(p.name for p in self.signature.parameters if isinstance(p, ScalarSignature))
-
-
-def _call_key(args: tuple[Any, ...]) -> tuple[tuple[Any, ...] | None, str, int | None]:
-    """All of a call that a variant may depend on, by cheap attribute reads; then device type and index.
-
-    None instead of a key when an argument is no torch tensor or number, and for a call without tensors.
-    """
-    import torch
-
-    parts: list[Any] = []
-    ranges: list[tuple[int, int]] = []
-    device_type, device = "cpu", None
-    cacheable = True
-    for value in args:
-        if type(value) is torch.Tensor or isinstance(value, torch.Tensor):
-            address, nbytes = value.data_ptr() if value.layout is torch.strided else 0, _extent(value)
-            parts.append(
-                (value.dtype, value.shape, value.stride() if value.layout is torch.strided else (), address & 15)
-            )
-            ranges.append((address, address + nbytes))
-            where = value.device
-            if len(ranges) == 1 or (where.type == "cuda" and device_type != "cuda"):
-                device_type, device = where.type, where.index  # with one card's tensor, all belong on a card
-            parts.append(where)
-        elif isinstance(value, (int, float)):
-            parts.append(type(value))
-        else:
-            cacheable = False
-            if device_type == "cpu" and hasattr(value, "__cuda_array_interface__"):
-                device_type = "cuda"
-    if len(ranges) > 1:
-        parts.append(tuple(a[0] < b[1] and b[0] < a[1] for i, a in enumerate(ranges) for b in ranges[:i]))
-    if not ranges and cacheable:
-        from ptxtile.runtime.device import has_card
-
-        device_type = "cuda" if has_card() else "cpu"  # nothing says where: outputs go where work is usually done
-    if device_type not in ("cpu", "cuda"):
-        device_type = "cuda"
-    return (tuple(parts) if cacheable and ranges else None), device_type, device
-
-
-def _extent(tensor: Any) -> int:
-    """Bytes from the first to behind the last element."""
-    if tensor.numel() == 0 or tensor.layout.__class__.__name__ != "layout":
-        return 0
-    last = 0
-    for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
-        last += (size - 1) * stride
-    return (last + 1) * tensor.element_size()
-
-
-def _specialize_tensors(tensors: Mapping[str, Any]) -> dict[str, TensorSpecialization]:
-    """Each tensor's specialization, with the groups of those that overlap in memory."""
-    spans = {name: (t.data_ptr(), t.data_ptr() + _extent(t)) for name, t in tensors.items()}
-    groups: dict[str, int] = {}
-    for position, (name, (start, stop)) in enumerate(spans.items()):
-        for other, (first, last) in list(spans.items())[:position]:
-            if start < last and first < stop:
-                old, new = groups.get(name), groups.setdefault(other, len(groups))
-                groups[name] = new
-                if old is not None and old != new:
-                    groups = {n: new if g == old else g for n, g in groups.items()}
-    order: dict[int, int] = {}
-    for group in groups.values():
-        order.setdefault(group, len(order))
-    return {
-        name: specialize_tensor(t.shape, t.stride(), t.data_ptr(), order[groups[name]] if name in groups else None)
-        for name, t in tensors.items()
-    }
 
 
 if config.read("PTXTILE_NVTX") == "1":  # once: a call without ranges has nothing to ask

@@ -17,8 +17,7 @@ from typer.testing import CliRunner
 
 import ptxtile
 import ptxtile.language as T
-from ptxtile import compiled_programs, compiler, target
-from ptxtile import kernel as kernel_module
+from ptxtile import call_keys, compiled_programs, compiler, target, variant
 from ptxtile.errors import Location, PerformanceWarning
 from ptxtile.inspect.command_line import app
 from ptxtile.lower.options import Options
@@ -47,13 +46,13 @@ def fake(monkeypatch) -> FakeBindings:
     monkeypatch.setattr(driver, "_library", None)
     monkeypatch.setattr(driver, "_initialised_in", None)
     monkeypatch.setattr(context, "stream_reader", lambda: lambda device: 5)
-    bind, read = arguments.bind, kernel_module._call_key
+    bind, read = arguments.bind, call_keys.call_key
 
     def bind_on_cpu(record, args, kwargs=None, *, device_type):
         return bind(record, args, kwargs, device_type="cpu")
 
     monkeypatch.setattr(arguments, "bind", bind_on_cpu)
-    monkeypatch.setattr(kernel_module, "_call_key", lambda args: (read(args)[0], "cuda", 0))
+    monkeypatch.setattr(call_keys, "call_key", lambda args: (read(args)[0], "cuda", 0))
     return made
 
 
@@ -67,7 +66,7 @@ def compiles(monkeypatch) -> list[str]:
         names.append(program.name)
         return lower(program, *rest)
 
-    monkeypatch.setattr(kernel_module, "lower", noted)
+    monkeypatch.setattr(variant, "lower", noted)
     return names
 
 

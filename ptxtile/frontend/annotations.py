@@ -51,7 +51,7 @@ class _TensorFactory:
 
 
 class _StridedTensorFactory:
-    """``T.StridedTensor(shape, strides, dtype)``."""
+    """``T.StridedTensor(shape, strides, dtype)`` and ``T.StridedTensor[shape, strides, dtype]``."""
 
     def __call__(self, shape: Any, strides: Any, dtype: Any = "float32") -> TensorAnnotation:
         sizes = shape_of(shape, "the shape of T.StridedTensor")
@@ -61,6 +61,9 @@ class _StridedTensorFactory:
                 "T.StridedTensor", location=user_location(), expected=f"{len(sizes)} strides", got=str(len(steps))
             )
         return TensorAnnotation(sizes, as_dtype(dtype), steps, user_location())
+
+    def __getitem__(self, keys: Any) -> TensorAnnotation:
+        return self(*keys)
 
 
 Tensor = Buffer = _TensorFactory()

@@ -288,11 +288,14 @@ def _slice(buffer: TracedBuffer, position: int, part: slice) -> tuple[Expr, int]
     extent = difference.constant
     if extent <= 0:
         raise TraceError(f"{what} is empty", location=user_location(), expected="an extent ≥ 1", got=str(extent))
-    if isinstance(size, int) and isinstance(start, Const) and not 0 <= int(start.value) <= size - extent:
-        raise TraceError(
-            f"{what} is out of range", location=user_location(), expected=f"0 … {size} ({buffer.description})",
-            got=f"{start.value}:{int(start.value) + extent}",
-        )  # fmt: skip
+    if isinstance(size, int) and isinstance(start, Const):
+        # A region of a tensor may begin in it and reach beyond its end, as where the start is not known yet.
+        last = size - 1 if buffer.ir.scope is Scope.GLOBAL else size - extent
+        if not 0 <= int(start.value) <= last:
+            raise TraceError(
+                f"{what} is out of range", location=user_location(), expected=f"0 … {size} ({buffer.description})",
+                got=f"{start.value}:{int(start.value) + extent}",
+            )  # fmt: skip
     return start, extent
 
 

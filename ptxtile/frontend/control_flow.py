@@ -7,7 +7,7 @@ with the user's local variables by ``enter``, ``between`` and ``leave``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ptxtile.errors import Location, TraceError
@@ -300,11 +300,20 @@ class TracedFor(TracedLoop):
         self.tracer.emit(statement)
 
 
+def indices_of(variables: Sequence[Var], tuple_of_one: bool) -> Any:
+    """What a loop or a launch gives its target: one index alone, unless the target is a tuple of one."""
+    indices = tuple(Value(var) for var in variables)
+    return indices if len(indices) > 1 or tuple_of_one else indices[0]
+
+
 class TracedGrid(TracedLoop):
     """Nested serial loops with one body."""
 
-    def __init__(self, frame: Frame, names: tuple[str, ...], loop: GridLoop, targets: tuple[str, ...]) -> None:
+    def __init__(
+        self, frame: Frame, names: tuple[str, ...], loop: GridLoop, targets: tuple[str, ...], tuple_of_one: bool
+    ) -> None:
         super().__init__(frame, names)
+        self.tuple_of_one = tuple_of_one
         self.stops = [index_expr(extent, "an extent of T.grid") for extent in loop.extents]
         names_of = [*targets, *[""] * len(self.stops)]
         self.vars = [Var(self.tracer.unique(n or "i"), s.dtype) for n, s in zip(names_of, self.stops, strict=False)]
@@ -312,7 +321,7 @@ class TracedGrid(TracedLoop):
 
     def __iter__(self) -> Iterator[Any]:
         self.open()
-        yield Value(self.vars[0]) if len(self.vars) == 1 else tuple(Value(var) for var in self.vars)
+        yield indices_of(self.vars, self.tuple_of_one)
 
     def jump(self, statement: Statement, word: str) -> None:
         raise TraceError(f"`{word}` in T.grid", location=user_location(), hint="write nested `for … in range(…)` loops")
@@ -331,8 +340,11 @@ class TracedParallel(TracedLoop):
     word = "T.Parallel loop"
     parallel = True
 
-    def __init__(self, frame: Frame, names: tuple[str, ...], loop: ParallelLoop, targets: tuple[str, ...]) -> None:
+    def __init__(
+        self, frame: Frame, names: tuple[str, ...], loop: ParallelLoop, targets: tuple[str, ...], tuple_of_one: bool
+    ) -> None:
         super().__init__(frame, names)
+        self.tuple_of_one = tuple_of_one
         if self.tracer.parallel_depth:
             raise TraceError(
                 "T.Parallel inside of T.Parallel",
@@ -363,7 +375,7 @@ class TracedParallel(TracedLoop):
     def __iter__(self) -> Iterator[Any]:
         self.open()
         self.tracer.parallel_depth += 1
-        yield Value(self.vars[0]) if len(self.vars) == 1 else tuple(Value(var) for var in self.vars)
+        yield indices_of(self.vars, self.tuple_of_one)
 
     def jump(self, statement: Statement, word: str) -> None:
         raise TraceError(

@@ -23,13 +23,26 @@ _ALIASES = {
 _PYTHON_TYPES: dict[type, str] = {bool: "bool", int: "int32", float: "float32"}
 
 
-class DataType:
-    """``T.float16``: equal to ``"float16"`` and to ``torch.float16``; called, it casts."""
+_STORED_IN_TORCH = {"int4": "int8", "uint4": "uint8", "tfloat32": "float32", "float4_e2m1fn": "float4_e2m1fn_x2"}
+"""The torch dtype of tensors whose elements have a dtype that torch lacks."""
+
+
+class DataType(str):
+    """``T.float16``: equal to ``"float16"`` and to ``torch.float16``; called, it casts.
+
+    It is a string, its name, so that ``getattr(torch, T.float16)`` and what else takes names works with it.
+    ``T.dtype(x)``: the one for a name, a torch dtype or a Python number type.
+    """
 
     __slots__ = ("ir",)
 
-    def __init__(self, ir: DType) -> None:
-        self.ir = ir
+    ir: DType
+
+    def __new__(cls, value: Any) -> DataType:
+        ir = as_dtype(value)
+        made = super().__new__(cls, ir.name)
+        made.ir = ir
+        return made
 
     @property
     def name(self) -> str:
@@ -48,10 +61,10 @@ class DataType:
         return self.ir.itemsize
 
     def as_torch(self) -> Any:
-        """The torch dtype of the same name."""
+        """The torch dtype of tensors with such elements."""
         import torch
 
-        return getattr(torch, self.name)
+        return getattr(torch, _STORED_IN_TORCH.get(self.name, self.name))
 
     def __call__(self, value: Any = 0) -> Any:
         from ptxtile.frontend.operations import cast_value
@@ -62,6 +75,9 @@ class DataType:
         found = _find(other)
         return found is not None and found == self.ir
 
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
     def __hash__(self) -> int:
         return hash(self.ir.name)
 
@@ -70,14 +86,6 @@ class DataType:
 
     def __repr__(self) -> str:
         return self.ir.name
-
-
-DATA_TYPES: dict[str, DataType] = {name: DataType(dtype) for name, dtype in BY_NAME.items()}
-
-
-def data_type(dtype: DType) -> DataType:
-    """The language's object for an IR dtype."""
-    return DATA_TYPES.get(dtype.name) or DataType(dtype)
 
 
 def _find(value: object) -> DType | None:
@@ -115,4 +123,13 @@ def as_dtype(value: object) -> DType:
 
 
 def is_dtype(value: object) -> bool:
-    return _find(value) is not None and not isinstance(value, str)
+    """Whether it is a dtype, and no plain string that names one."""
+    return _find(value) is not None and (isinstance(value, DataType) or not isinstance(value, str))
+
+
+DATA_TYPES: dict[str, DataType] = {name: DataType(dtype) for name, dtype in BY_NAME.items()}
+
+
+def data_type(dtype: DType) -> DataType:
+    """The language's object for an IR dtype."""
+    return DATA_TYPES.get(dtype.name) or DataType(dtype)

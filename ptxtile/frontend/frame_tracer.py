@@ -231,7 +231,9 @@ class Frame(LazyOperators):
                 expected="Python values in the host part", hint="use T.const for sizes that the host part branches on",
             )  # fmt: skip
 
-    def for_(self, iterable: Any, targets: tuple[str, ...], names: tuple[str, ...], has_else: bool) -> Any:
+    def for_(
+        self, iterable: Any, targets: tuple[str, ...], names: tuple[str, ...], has_else: bool, tuple_of_one: bool
+    ) -> Any:
         if isinstance(iterable, range) and self.tracer.kernel is not None:
             iterable = SequentialLoop(LoopKind.SERIAL, iterable.start, iterable.stop, iterable.step)
         if isinstance(iterable, Value):
@@ -250,9 +252,9 @@ class Frame(LazyOperators):
         if has_else:
             raise TraceError("`else` of a traced loop", location=user_location(), hint="use a flag variable")
         if isinstance(iterable, ParallelLoop):
-            return TracedParallel(self, names, iterable, targets)
+            return TracedParallel(self, names, iterable, targets, tuple_of_one)
         if isinstance(iterable, GridLoop):
-            return TracedGrid(self, names, iterable, targets)
+            return TracedGrid(self, names, iterable, targets, tuple_of_one)
         if isinstance(iterable, PersistentLoop):
             return TracedPersistent(self, names, iterable, targets)
         loop = TracedFor(self, names, iterable, targets[0] if targets else "")
@@ -309,11 +311,12 @@ class Frame(LazyOperators):
                 hint="whether it is reached is only known on the device",
             )  # fmt: skip
 
-    def with_(self, context: Any, names: tuple[str, ...]) -> Any:
+    def with_(self, context: Any, names: tuple[str, ...], tuple_of_one: bool) -> Any:
         from ptxtile.frontend.kernel_launch import KernelLaunch
 
         if isinstance(context, KernelLaunch):
             context.names = tuple(name for name in names if name)
+            context.tuple_of_one = tuple_of_one
         return context
 
     @staticmethod

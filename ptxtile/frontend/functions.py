@@ -11,6 +11,7 @@ from typing import Any
 
 from ptxtile.errors import TraceError
 from ptxtile.frontend.current import tracer_for
+from ptxtile.frontend.dtypes import is_dtype
 from ptxtile.frontend.locations import mark_macro_boundary
 from ptxtile.frontend.rewrite_source import Rewritten, definition_location, rewrite
 
@@ -43,12 +44,12 @@ class UserFunction:
         for name, parameter in self.python_signature.parameters.items():
             if parameter.annotation is not inspect.Parameter.empty:
                 value = self._evaluate(parameter.annotation)
-                if not isinstance(value, str):
+                if not _is_text(value):
                     result[name] = value
         return result
 
     def _evaluate(self, annotation: Any) -> Any:
-        if not isinstance(annotation, str):
+        if not _is_text(annotation):
             return annotation
         function = self.function
         closure = inspect.getclosurevars(function).nonlocals if function.__closure__ else {}  # type: ignore[attr-defined]
@@ -56,7 +57,12 @@ class UserFunction:
             value = eval(annotation, function.__globals__, {**self.scope, **closure})  # type: ignore[attr-defined]
         except (NameError, AttributeError):
             return annotation
-        return self._evaluate(value) if isinstance(value, str) and value != annotation else value
+        return self._evaluate(value) if _is_text(value) and value != annotation else value
+
+
+def _is_text(annotation: Any) -> bool:
+    """Whether an annotation is source text to be evaluated; dtypes are strings too."""
+    return isinstance(annotation, str) and not is_dtype(annotation)
 
 
 class PrimFunc(UserFunction):
@@ -103,7 +109,7 @@ mark_macro_boundary(Macro.__call__.__code__)
 def _caller_scope(function: Callable[..., Any]) -> dict[str, Any]:
     """The local names where a function is decorated, which string annotations may mean but its closure may lack."""
     annotations = getattr(function, "__annotations__", {})
-    if not any(isinstance(value, str) for value in annotations.values()):
+    if not any(_is_text(value) for value in annotations.values()):
         return {}
     scope: dict[str, Any] = {}
     frame = sys._getframe(2)

@@ -8,6 +8,7 @@ from ptxtile.errors import ResourceError, TraceError, TypeMismatchError
 from ptxtile.frontend.annotate_layouts import laid_out
 from ptxtile.frontend.buffers import Size, size_of, size_value
 from ptxtile.frontend.clusters import check_grid, cluster_extents
+from ptxtile.frontend.control_flow import indices_of
 from ptxtile.frontend.current import kernel_tracer, tracer_for
 from ptxtile.frontend.kernel_annotations import swizzled_blocks
 from ptxtile.frontend.locations import user_location
@@ -25,7 +26,8 @@ Capability»)."""
 
 
 class KernelLaunch:
-    """The object that ``with`` enters. ``names``: those of the ``as`` part, for the block indices."""
+    """The object that ``with`` enters. ``names``: those of the ``as`` part, for the block indices; ``tuple_of_one``:
+    whether it is a tuple of one name."""
 
     def __init__(
         self, grid: tuple[Size, ...], threads: tuple[int, int, int], cluster: tuple[int, int, int] = (1, 1, 1)
@@ -34,6 +36,7 @@ class KernelLaunch:
         self.threads = threads
         self.cluster = cluster
         self.names: tuple[str, ...] = ()
+        self.tuple_of_one = False
 
     def __enter__(self) -> Any:
         tracer = tracer_for("T.Kernel")
@@ -55,8 +58,7 @@ class KernelLaunch:
             location=user_location(),  # type: ignore[arg-type]
         )
         tracer.open_block()
-        blocks = tuple(Value(var) for var in block_vars[: len(self.grid)])
-        return blocks[0] if len(blocks) == 1 else blocks
+        return indices_of(block_vars[: len(self.grid)], self.tuple_of_one)
 
     def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
         if error is not None:
@@ -86,7 +88,8 @@ def _finish(tracer: Tracer, kernel: OpenKernel) -> None:
 
 
 def Kernel(*blocks: Any, threads: Any = None, prelude: str | None = None, cluster_dims: Any = None) -> KernelLaunch:
-    """A launch of a grid of up to three dimensions of blocks (x first), with ``threads`` each (an int or up to three).
+    """A launch of a grid of up to three dimensions of blocks (x first), with ``threads`` each (an int or up to three);
+    of one block where no size is given.
 
     ``with T.Kernel(grid_x, grid_y, threads=128) as (bx, by):`` gives the indices of the block. ``cluster_dims``: so
     many blocks along x (or x, y and z) run together as a cluster; the grid must be a multiple of it. What the blocks of
@@ -98,11 +101,11 @@ def Kernel(*blocks: Any, threads: Any = None, prelude: str | None = None, cluste
             "prelude of T.Kernel is C++ source, which this compiler cannot have", location=user_location(),
             hint="write what it does with T operations",
         )  # fmt: skip
-    if not 1 <= len(blocks) <= 3:
+    if len(blocks) > 3:
         raise TraceError(
-            "the grid of T.Kernel", location=user_location(), expected="1 to 3 sizes", got=str(len(blocks))
+            "the grid of T.Kernel", location=user_location(), expected="at most 3 sizes", got=str(len(blocks))
         )
-    grid = tuple(size_of(size, "a grid size of T.Kernel") for size in blocks)
+    grid = tuple(size_of(size, "a grid size of T.Kernel") for size in blocks or (1,))
     cluster = cluster_extents(cluster_dims)
     check_grid(grid, cluster)
     return KernelLaunch(grid, _thread_extents(threads), cluster)

@@ -7,7 +7,7 @@ import sys
 from itertools import islice
 from types import CodeType, FrameType, TracebackType
 
-from ptxtile.errors import Location
+from ptxtile.errors import Location, PtxtileError
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _positions: dict[tuple[CodeType, int], tuple[int, int, int]] = {}
@@ -96,3 +96,10 @@ def without_package_frames(traceback: TracebackType | None) -> TracebackType | N
     for entry in reversed(frames):
         result = TracebackType(result, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
     return result
+
+
+def without_our_frames(error: BaseException) -> BaseException:
+    """The error as the user shall see it: its traceback holds the user's lines only."""
+    if isinstance(error, PtxtileError):
+        return error.with_traceback(None)
+    return error.with_traceback(without_package_frames(error.__traceback__))

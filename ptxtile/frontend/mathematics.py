@@ -229,8 +229,11 @@ def isfinite(x: Any) -> Value:
 
 
 def infinity(dtype: Any) -> Value:
-    """+∞ of a float dtype."""
-    return Value(Const(math.inf, _float_dtype(dtype, "T.infinity")))
+    """+∞ of a float dtype that has one; float8_e4m3fn, float8_e8m0fnu and float4_e2m1fn have none."""
+    target = as_dtype(dtype)
+    if target.name != "float8_e5m2":
+        target = _float_dtype(target, "T.infinity")
+    return Value(Const(math.inf, target))
 
 
 def _float_dtype(dtype: Any, what: str) -> DType:

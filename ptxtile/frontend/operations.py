@@ -130,13 +130,25 @@ def arithmetic(operator: str, left: Any, right: Any) -> Value:
 
 
 def extremum(operator: str, left: Any, right: Any) -> Value:
-    """``min`` or ``max``; NaN propagates. Of bools it is ``and`` or ``or``."""
+    """``min`` or ``max``; NaN propagates. Of bools it is ``and`` or ``or``; those of narrow floats are found in float32,
+    exactly, and have the operands' dtype."""
     a, b, dtype = common(left, right, f"T.{operator}")
     if dtype.is_bool:
         operator = "and" if operator == "min" else "or"
         return _value(Binary(operator, as_dtype_expr(a, dtype), as_dtype_expr(b, dtype), dtype))
-    _require_arithmetic(dtype, f"T.{operator}")
-    return _value(Binary(operator, as_dtype_expr(a, dtype), as_dtype_expr(b, dtype), dtype))
+    wide = _widened(dtype)
+    _require_arithmetic(wide, f"T.{operator}")
+    return _value(cast(Binary(operator, _in(wide, dtype, a), _in(wide, dtype, b), wide), dtype))
+
+
+def _widened(dtype: DType) -> DType:
+    """The dtype in which values are compared: float32 holds those of every float of 8 bits or less."""
+    return float32 if dtype.is_float and dtype.bits <= 8 else dtype
+
+
+def _in(wide: DType, dtype: DType, value: Expr | bool | int | float) -> Expr:
+    """An operand rounded to ``dtype``, in the dtype ``wide`` that it is compared in."""
+    return cast(as_dtype_expr(value, dtype), wide)
 
 
 def true_divide(left: Any, right: Any) -> Value:
@@ -263,8 +275,9 @@ def comparison(operator: str, left: Any, right: Any) -> Value:
     a, b, dtype = common(left, right, sign)
     if operator not in ("eq", "ne"):
         dtype = promotion.arithmetic(dtype)
-    _require_arithmetic(dtype, sign)
-    return _value(Compare(operator, as_dtype_expr(a, dtype), as_dtype_expr(b, dtype), bool_))
+    wide = _widened(dtype)
+    _require_arithmetic(wide, sign)
+    return _value(Compare(operator, _in(wide, dtype, a), _in(wide, dtype, b), bool_))
 
 
 def negate(value: Value) -> Value:

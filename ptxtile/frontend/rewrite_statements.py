@@ -136,8 +136,8 @@ class FunctionRewriter(ExpressionRewriter):
         targets = _target_names(node.target)
         needed_after = sorted(assigned_names(node.target) & self.liveness.live_out.get(node, frozenset()))
         iterable = self.visit(node.iter)
-        flags = ast.Constant(bool(node.orelse))
-        header = at(bind(construct, frame_call("for_", iterable, strings(targets), strings(names), flags)), node.iter)
+        flags = [ast.Constant(bool(node.orelse)), ast.Constant(_is_tuple_of_one(node.target))]
+        header = at(bind(construct, frame_call("for_", iterable, strings(targets), strings(names), *flags)), node.iter)
         node.iter = at(load(construct), node.iter)
         node.target = self.visit(node.target)
         self.loops.append((construct, names))
@@ -195,8 +195,9 @@ class FunctionRewriter(ExpressionRewriter):
         """``with T.Kernel(…) as (bx, by)``: the same; the names are told to the kernel."""
         for item in node.items:
             names = _target_names(item.optional_vars) if item.optional_vars is not None else []
+            alone = ast.Constant(_is_tuple_of_one(item.optional_vars))
             item.context_expr = at(
-                frame_call("with_", self.visit(item.context_expr), strings(names)), item.context_expr
+                frame_call("with_", self.visit(item.context_expr), strings(names), alone), item.context_expr
             )
             if item.optional_vars is not None:
                 item.optional_vars = self.visit(item.optional_vars)
@@ -325,6 +326,11 @@ def _own_nodes(definition: ast.FunctionDef) -> list[ast.AST]:
         if not isinstance(node, (ast.FunctionDef, ast.Lambda, ast.ClassDef)):
             stack.extend(list(ast.iter_child_nodes(node))[::-1])
     return result
+
+
+def _is_tuple_of_one(target: ast.expr | None) -> bool:
+    """``(i,)`` or ``[i]``, which takes the only index out of a tuple."""
+    return isinstance(target, (ast.Tuple, ast.List)) and len(target.elts) == 1
 
 
 def _target_names(target: ast.expr) -> list[str]:

@@ -42,6 +42,7 @@ from ptxtile.ir.tile_ops import Assume, Copy, Fill, Gemm, Region
 from ptxtile.ir.types import int32
 from ptxtile.lower.occupancy import resident_blocks
 from ptxtile.lower.overlap_gemms import RingUse, distinct, is_asynchronous, touches
+from ptxtile.lower.plan_registers import BESIDE_FRAGMENTS, plan_registers
 from ptxtile.lower.rings import versioned
 from ptxtile.lower.whole_tiles import is_wholly_written
 from ptxtile.records import record
@@ -49,8 +50,8 @@ from ptxtile.target import Target
 
 PASS_NAME = "specialize_warps"
 FEWEST_STAGES = 3
-"""Of a ring whose stages are held for one iteration more: the gemm in flight reads one, the threads that prepare the
-next read another, and one is loaded."""
+"""Of a ring whose stages are held for most of an iteration more: the gemm in flight reads one, the threads that prepare
+the next read another, and one is loaded. Up to another gemm early in the iteration it is held for a moment only."""
 VERSIONS = 2
 ALIGNMENT = 1024
 """Bytes that each version of a tile starts at a multiple of, with the widest swizzle."""
@@ -156,11 +157,15 @@ class _Planner:
             return None
         names = {operand.storage.name for gemm in gemms for operand in _operands(gemm)}
         held = tuple(use for use in inside if use.names & names)
-        short = [use.ring.stages for use in held if use.ring.stages < FEWEST_STAGES]
+        wait = self._wait(loop, statements, last, rings)
+        short = [use.ring.stages for use in held if use.ring.stages < (2 if wait.behind else FEWEST_STAGES)]
         if short:
             self._record(gemms, "waited for at once", f"a ring of {short[0]} stages has none to spare meanwhile")
             return None
-        wait = self._wait(loop, statements, last, rings)
+        crowded = self._crowded(statements, gemms, wait)
+        if crowded:
+            self._record(gemms, "waited for at once", crowded)
+            return None
         disturbing = statements[wait.position]
         until = statements[: wait.position + wait.behind]
         notes = "".join(f"; {note}" for note in wait.refused)
@@ -174,10 +179,9 @@ class _Planner:
             where = _place(_first(statements, tile))
             reason = f"one is written{where} while the gemm of the iteration before reads the other"
             self.result.why.append(Why(PASS_NAME, tile.name, "two versions", reason, gemms[-1].location))
-        side = "behind" if wait.behind else "in front of"
-        what = "the next gemm" if wait.position in last else "what disturbs it"
-        reason = f"in the next iteration, {side} {what}{_place(disturbing)}{notes}"
-        self._record(gemms, "waited for late", reason)
+        where = "together with the gemm" if wait.behind else "in front of what disturbs it"
+        where = "in front of the next one" if wait.position in last else where
+        self._record(gemms, "waited for in the next iteration", f"{where}{_place(disturbing)}{notes}")
         return _Plan(tuple(last), wait, held)
 
     def _record(self, gemms: list[Gemm], decision: str, reason: str) -> None:
@@ -211,6 +215,25 @@ class _Planner:
             else:
                 versions.append(tile)
         return _Wait(position, behind, tuple(versions), tuple(refused))
+
+    def _crowded(self, statements: tuple[Statement, ...], gemms: list[Gemm], wait: _Wait) -> str:
+        """Why the registers of operands cannot be kept until the wait; empty if they can, or if there are none."""
+        kept = {o.storage.name: o for gemm in gemms for o in _operands(gemm) if o.scope is not Scope.SHARED}
+        if not kept:
+            return ""
+        used = {
+            buffer.storage.name: buffer
+            for s in (*statements[: wait.position + wait.behind], *gemms)
+            for node in walk(s)
+            for buffer in buffers_of(node)
+            if buffer.scope is Scope.FRAGMENT
+        }
+        consumers = self.room.consumers
+        need = BESIDE_FRAGMENTS + sum(-(-(b.storage.size or 0) // (4 * consumers)) for b in used.values())
+        most = plan_registers(consumers, blocks=max(self.room.kernel.min_blocks, 1)).consumer
+        if need <= most:
+            return ""
+        return f"{' and '.join(sorted(kept))} in registers beside all else would take about {need} of {most}"
 
     def _refusal(self, loop: For, statements: tuple[Statement, ...], tile: Buffer) -> str:
         """Why there cannot be versions of a tile that a loop uses; empty if there can."""

@@ -47,10 +47,10 @@ def _mark(node: Statement, tile: Buffer, written: np.ndarray, values: Mapping[st
             _mark_elements(indices, written, values)
         case For() if _leaves_no_iteration_out(node):
             try:
-                bounds = [int(evaluate(bound, {})) for bound in (node.start, node.stop)]
+                iterations = range(int(evaluate(node.start, {})), int(evaluate(node.stop, {})), node.step)
             except NotEnumerable:
                 return
-            _mark_loop((node.var.name,), (range(*bounds, node.step),), node.body, tile, written, values, axes)
+            _mark_loop((node.var.name,), (iterations,), node.body, tile, written, values, axes)
         case ParallelFor() if _leaves_no_iteration_out(node):
             names = tuple(var.name for var in node.vars)
             _mark_loop(names, tuple(map(range, node.extents)), node.body, tile, written, values, axes)

@@ -13,7 +13,7 @@ from typing import Any
 
 from ptxtile.errors import ArgumentError
 from ptxtile.frontend.signature import ScalarSignature, TensorSignature
-from ptxtile.jit import JITFunction
+from ptxtile.jit_function import JITFunction
 from ptxtile.kernel import JITKernel
 from ptxtile.records import record
 from ptxtile.runtime.dtypes import FORMATS

@@ -6,8 +6,10 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ptxtile.errors import ArgumentError
-from ptxtile.jit import JITFactory, JITFunction
-from ptxtile.kernel import JITKernel, without_our_frames
+from ptxtile.frontend.locations import without_our_frames
+from ptxtile.jit_factory import JITFactory
+from ptxtile.jit_function import JITFunction
+from ptxtile.kernel import JITKernel
 from ptxtile.operators import gradients
 from ptxtile.operators.metadata import (
     Effects,

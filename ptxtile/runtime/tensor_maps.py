@@ -155,8 +155,9 @@ class MapEncoder:
         # Ready-made C values, which ctypes takes as they are: it would convert twelve Python integers at each call.
         self._arguments = (
             pointer(target), number(tiled.data_type), ctypes.c_uint32(rank), self._global, pointer(given.sizes_at),
-            pointer(given.strides_at), pointer(given.box_at), pointer(given.element_strides_at), number(_INTERLEAVE_NONE),
-            number(SWIZZLES[tiled.swizzle]), number(L2_PROMOTIONS[tiled.l2_promotion]), number(_FILL_WITH_ZEROS),
+            pointer(given.strides_at), pointer(given.box_at), pointer(given.element_strides_at),
+            number(_INTERLEAVE_NONE), number(SWIZZLES[tiled.swizzle]),
+            number(L2_PROMOTIONS[tiled.l2_promotion]), number(_FILL_WITH_ZEROS),
         )  # fmt: skip
         self._keep = given
         self._encode = driver.by_address(ENCODE_TILED)

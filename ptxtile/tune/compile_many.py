@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from ptxtile import compiled_programs
 from ptxtile.errors import PtxtileError, WorkerError
-from ptxtile.kernel import JITKernel, Variant
+from ptxtile.kernel import JITKernel
 from ptxtile.runtime.module import runs_on
 from ptxtile.tune.compile_task import CompileOutcome, CompileTask, compile_task, task_of
 from ptxtile.tune.pool import COMPILER, WorkerPool, default_workers
+from ptxtile.variant import Variant
 
 if TYPE_CHECKING:
     from ptxtile.runtime.executable import KeptLogs

@@ -10,7 +10,8 @@ from functools import update_wrapper
 from typing import Any
 
 from ptxtile.errors import ArgumentError
-from ptxtile.jit import JITFactory, JITFunction
+from ptxtile.jit_factory import JITFactory
+from ptxtile.jit_function import JITFunction
 from ptxtile.kernel import JITKernel
 from ptxtile.profile.clocks import Clock
 from ptxtile.profile.supply import TensorSupplyType

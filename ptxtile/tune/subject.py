@@ -9,10 +9,12 @@ from functools import cached_property
 from typing import Any
 
 from ptxtile.errors import TuningError
-from ptxtile.jit import JITFactory, JITFunction
-from ptxtile.kernel import JITKernel, Settings
+from ptxtile.jit_factory import JITFactory
+from ptxtile.jit_function import JITFunction
+from ptxtile.kernel import JITKernel
 from ptxtile.pass_configs import options_from
 from ptxtile.tune.configurations import PASS_CONFIGS
+from ptxtile.variant import Settings
 
 
 class Subject:

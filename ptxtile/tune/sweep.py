@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from ptxtile import compiled_programs, config
 from ptxtile.errors import ArgumentError, PtxtileError, WorkerError, WorkerTimeout
-from ptxtile.kernel import JITKernel, Variant
+from ptxtile.kernel import JITKernel
 from ptxtile.profile import bench
 from ptxtile.profile.clocks import Clock
 from ptxtile.profile.comparison import copied, results_of
@@ -30,6 +30,7 @@ from ptxtile.tune.progress import Progress, progress_of
 from ptxtile.tune.results import Row, Status, TuningResult, best_of
 from ptxtile.tune.store import Store
 from ptxtile.tune.subject import Subject, kind_of
+from ptxtile.variant import Variant
 
 if TYPE_CHECKING:
     import torch

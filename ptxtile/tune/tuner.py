@@ -6,7 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ptxtile.jit import JITFactory, JITFunction, jit
+from ptxtile.jit import jit
+from ptxtile.jit_factory import JITFactory
+from ptxtile.jit_function import JITFunction
 from ptxtile.profile.supply import TensorSupplyType
 from ptxtile.tune.configurations import expand
 from ptxtile.tune.decorator import AutotunedFunction, note_on_kernel

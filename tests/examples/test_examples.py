@@ -10,7 +10,7 @@ import sys
 import pytest
 import torch
 
-from ptxtile.kernel import Variant
+from ptxtile.variant import Variant
 from tests.examples.cases import CHECKS, FOLDER, KERNELS, NAMES, Check, Kernel, module
 from tests.ptxas import IGNORED_SETMAXNREG, assemble
 

@@ -11,9 +11,11 @@ import torch
 
 import ptxtile
 import ptxtile.language as T
+from ptxtile.call_keys import call_key, specialize_tensors
 from ptxtile.errors import ArgumentError, PtxtileError, TargetError, TraceError
-from ptxtile.jit import JITFactory, JITFunction
-from ptxtile.kernel import JITKernel, _call_key, _specialize_tensors
+from ptxtile.jit_factory import JITFactory
+from ptxtile.jit_function import JITFunction
+from ptxtile.kernel import JITKernel
 
 
 @ptxtile.jit
@@ -116,11 +118,11 @@ def test_dynamic_sizes_share_code():
 
 def test_overlapping_arguments_get_groups():
     base = torch.zeros(100)
-    groups = _specialize_tensors({"a": base[:50], "b": base[50:], "c": base[40:60], "d": torch.zeros(4)})
+    groups = specialize_tensors({"a": base[:50], "b": base[50:], "c": base[40:60], "d": torch.zeros(4)})
     assert [groups[name].alias_group for name in "abcd"] == [0, 0, 0, None]
-    apart = _specialize_tensors({"a": base[:50], "b": base[50:]})
+    apart = specialize_tensors({"a": base[:50], "b": base[50:]})
     assert [known.alias_group for known in apart.values()] == [None, None]
-    assert _call_key((base[:50], base[50:]))[0] != _call_key((base[:50], base[:50]))[0]
+    assert call_key((base[:50], base[50:]))[0] != call_key((base[:50], base[:50]))[0]
 
 
 def test_python_arguments_of_equal_value_and_other_type_differ():

@@ -20,10 +20,11 @@ from ptxtile.compiler import Artifact
 from ptxtile.errors import PerformanceWarning, ResourceError
 from ptxtile.ir.rewrite import walk
 from ptxtile.ir.tensor_core_ops import MmaSync, Wgmma
-from ptxtile.kernel import JITKernel, Variant
+from ptxtile.kernel import JITKernel
 from ptxtile.runtime.arguments import bind
 from ptxtile.sim.check import run as sim_check
 from ptxtile.sim.delayed_effects import ALWAYS, NEVER, DelayedEffects
+from ptxtile.variant import Variant
 from tests.gemm.problem import FLOAT8, Problem
 from tests.gemm.random_kernel import compiled_for
 from tests.ptxas import IGNORED_SETMAXNREG, assemble

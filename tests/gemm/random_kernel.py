@@ -7,7 +7,7 @@ from typing import Any
 
 import ptxtile
 import ptxtile.language as T
-from ptxtile.jit import JITFunction
+from ptxtile.jit_function import JITFunction
 from tests.gemm.problem import Problem
 from tests.kernels.given_layouts import given
 

@@ -12,7 +12,7 @@ import ptxtile.language as T
 
 def slice_out_of_range(A, F, n):
     tile = T.alloc_shared((8, 8), T.float32)
-    T.copy(A[60:68, 0:8], tile)  # here
+    T.copy(A[64:72, 0:8], tile)  # here
 
 
 def slice_beyond_a_tile(A, F, n):

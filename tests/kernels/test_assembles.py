@@ -6,7 +6,7 @@ from itertools import groupby
 
 import pytest
 
-from ptxtile.kernel import Variant
+from ptxtile.variant import Variant
 from tests.kernels import suite
 from tests.kernels.case import Case, generator_of
 from tests.ptxas import IGNORED_SETMAXNREG, assemble

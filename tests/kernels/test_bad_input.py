@@ -17,7 +17,7 @@ from tests.kernels import bad_bodies
 from tests.kernels.refusal import PACKAGE, refused
 
 BODIES: list[tuple[Callable[..., None], type[PtxtileError], str, list[str]]] = [
-    (bad_bodies.slice_out_of_range, TraceError, "A[60:68, 0:8]", ["out of range", "expected: *0 … 64", "got: *60:68"]),
+    (bad_bodies.slice_out_of_range, TraceError, "A[64:72, 0:8]", ["out of range", "expected: *0 … 64", "got: *64:72"]),
     (
         bad_bodies.slice_beyond_a_tile,
         TraceError,

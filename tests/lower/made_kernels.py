@@ -12,7 +12,7 @@ def scaled(
     left=True, after=False, padding=0, blocks=0,
 ):  # fmt: skip
     """(A ⊙ S) · Bᵀ from column ``first`` on, where row i of A is multiplied by S[i] on its way; in registers first, and
-    ``through`` shared memory, none, or written there at once (direct). ``rows``: only so many rows of the tile are
+    ``through`` shared memory, none (registers; late: by way of float32), or written there at once (direct). ``rows``: only so many rows of the tile are
     written each time, after the loop has started; ``left`` False: the made tile is the right operand; ``after``: the
     tile is read behind the loop as well; ``padding``: bytes of shared memory taken by something else; ``blocks``: a
     persistent loop over the tiles."""
@@ -28,6 +28,7 @@ def scaled(
         made = T.alloc_shared((block_M, block_K), "bfloat16")
         made_local = T.alloc_fragment((block_M, block_K), "bfloat16")
         factors = T.alloc_fragment((block_M,), "float32")
+        wide = T.alloc_fragment((block_M, block_K), "float32")
         C_shape = (block_M, block_N) if left else (block_N, block_M)
         C_local = T.alloc_fragment(C_shape, "float32")
         if padding:
@@ -43,12 +44,16 @@ def scaled(
                 if through == "direct":
                     for i, j in T.Parallel(rows or block_M, block_K):
                         made[i, j] = A_shared[i, j] * factors[i]
+                elif through == "late":
+                    for i, j in T.Parallel(block_M, block_K):
+                        wide[i, j] = A_shared[i, j] * factors[i]
+                    T.copy(wide, made_local)
                 else:
                     for i, j in T.Parallel(block_M, block_K):
                         made_local[i, j] = A_shared[i, j] * factors[i]
                 if through == "shared":
                     T.copy(made_local, made)
-                if through == "registers":
+                if through in ("registers", "late"):
                     T.gemm(made_local, B_shared, C_local, transpose_B=True)
                 elif left:
                     T.gemm(made, B_shared, C_local, transpose_B=True)
@@ -63,3 +68,40 @@ def scaled(
                 for i, j in T.Parallel(block_N, block_M):
                     C[by * block_M + j, bx * block_N + i] = C_local[i, j]
     return C
+
+
+@ptxtile.jit
+def two_products(Q, K, V, block=64, threads=128, num_stages=3, through="registers", rescaled=False):
+    """(Q · Kᵀ / 8) · V for blocks of rows of Q; the first product is cast on its way, in registers or ``through``
+    shared memory. ``rescaled``: the sum so far is halved in each iteration, as the maximum of a softmax would."""
+    M, N, D = T.const("M, N, D")
+    Q: T.Tensor((M, D), "bfloat16")
+    K: T.Tensor((N, D), "bfloat16")
+    V: T.Tensor((N, D), "bfloat16")
+    O = T.empty((M, D), "float32")
+    with T.Kernel(M // block, threads=threads) as bx:
+        Q_shared = T.alloc_shared((block, D), "bfloat16")
+        K_shared = T.alloc_shared((64, D), "bfloat16")
+        V_shared = T.alloc_shared((64, D), "bfloat16")
+        P_shared = T.alloc_shared((block, 64), "bfloat16")
+        S = T.alloc_fragment((block, 64), "float32")
+        P = T.alloc_fragment((block, 64), "bfloat16")
+        total = T.alloc_fragment((block, D), "float32")
+        T.copy(Q[bx * block, 0], Q_shared)
+        T.clear(total)
+        for k in T.Pipelined(N // 64, num_stages=num_stages):
+            T.copy(K[k * 64, 0], K_shared)
+            T.gemm(Q_shared, K_shared, S, transpose_B=True, policy=T.GemmWarpPolicy.FullRow, clear_accum=True)
+            for i, j in T.Parallel(block, 64):
+                P[i, j] = S[i, j] * 0.125
+            if rescaled:
+                for i, j in T.Parallel(block, D):
+                    total[i, j] = total[i, j] * 0.5
+            T.copy(V[k * 64, 0], V_shared)
+            if through == "shared":
+                T.copy(P, P_shared)
+                T.gemm(P_shared, V_shared, total, policy=T.GemmWarpPolicy.FullRow)
+            else:
+                T.gemm(P, V_shared, total, policy=T.GemmWarpPolicy.FullRow)
+        T.copy(total, O[bx * block, 0])
+    return O

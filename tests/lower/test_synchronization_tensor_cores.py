@@ -87,7 +87,7 @@ STORE_BOX = ("if tx == 0:\n    tma_store(tensor_map=\"C_map\", coordinates=(k * 
     ("use", "between"),
     [
         (D + MULTIPLY + WAIT, ["barrier"]),
-        (STORE_BOX, []),  # by the thread that loads
+        (STORE_BOX, ["barrier"]),  # by the thread that loads: so that all have seen the phase
         (LOAD, ["fence", "barrier"]),
         (OWN, ["fence", "barrier"]),
         (STORE, ["fence", "barrier"]),

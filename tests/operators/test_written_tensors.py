@@ -8,9 +8,10 @@ import torch
 from ptxtile.compiler import lower
 from ptxtile.errors import LoweringError
 from ptxtile.ir.written_tensors import written_tensors
-from ptxtile.jit import JITFunction
-from ptxtile.kernel import JITKernel, Variant
+from ptxtile.jit_function import JITFunction
+from ptxtile.kernel import JITKernel
 from ptxtile.target import get
+from ptxtile.variant import Variant
 from tests.kernels import suite
 from tests.kernels.case import Call, Case, generator_of
 

@@ -13,7 +13,7 @@ import torch
 
 import ptxtile
 import ptxtile.language as T
-from ptxtile import kernel as kernel_module
+from ptxtile import call_keys
 from ptxtile.errors import ArgumentError, DriverError
 from ptxtile.runtime import arguments, context, driver, foreign_arrays
 from tests.runtime.fake_bindings import PRIMARY, FakeBindings
@@ -166,10 +166,10 @@ def fake(monkeypatch) -> FakeBindings:
     monkeypatch.setattr(driver, "_library", None)
     monkeypatch.setattr(driver, "_initialised_in", None)
     monkeypatch.setattr(context, "stream_reader", lambda: lambda device: STREAM)
-    bind, read = arguments.bind, kernel_module._call_key
+    bind, read = arguments.bind, call_keys.call_key
     monkeypatch.setattr(arguments, "bind", lambda record, args, kwargs=None, *, device_type: bind(
         record, args, kwargs, device_type="cpu"))  # fmt: skip
-    monkeypatch.setattr(kernel_module, "_call_key", lambda args: (read(args)[0], "cuda", 0))
+    monkeypatch.setattr(call_keys, "call_key", lambda args: (read(args)[0], "cuda", 0))
     monkeypatch.setattr(foreign_arrays, "tensor_over", on_cpu)
     return made
 

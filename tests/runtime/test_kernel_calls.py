@@ -14,7 +14,7 @@ import torch
 
 import ptxtile
 import ptxtile.language as T
-from ptxtile import kernel as kernel_module
+from ptxtile import call_keys
 from ptxtile.errors import ArgumentError, PtxtileError
 from ptxtile.native import calls
 from ptxtile.runtime import arguments, context, driver
@@ -36,13 +36,13 @@ def fake(monkeypatch, request) -> FakeBindings:
     monkeypatch.setattr(driver, "_library", None)
     monkeypatch.setattr(driver, "_initialised_in", None)
     monkeypatch.setattr(context, "stream_reader", lambda: lambda device: 5)
-    bind, read = arguments.bind, kernel_module._call_key
+    bind, read = arguments.bind, call_keys.call_key
 
     def bind_on_cpu(record, args, kwargs=None, *, device_type):
         return bind(record, args, kwargs, device_type="cpu")
 
     monkeypatch.setattr(arguments, "bind", bind_on_cpu)
-    monkeypatch.setattr(kernel_module, "_call_key", lambda args: (read(args)[0], "cuda", 0))
+    monkeypatch.setattr(call_keys, "call_key", lambda args: (read(args)[0], "cuda", 0))
     return made
 
 
@@ -153,7 +153,7 @@ def test_wrong_arguments_after_a_right_call(fake, args, kwargs) -> None:
             used(*args, **kwargs)
         assert str(caught.value) == str(expected.value)
         names = {frame.path.name for frame in caught.traceback}
-        assert names == {"test_kernel_calls.py"} or ("jit.py" in names and "call_plan.py" not in names)
+        assert names == {"test_kernel_calls.py"} or ("jit_function.py" in names and "call_plan.py" not in names)
     used(a, 1.0)
 
 

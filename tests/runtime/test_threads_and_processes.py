@@ -21,6 +21,7 @@ import torch
 import ptxtile
 import ptxtile.language as T
 from examples.elementwise_add import elementwise_add, elementwise_add_factory
+from ptxtile import call_keys, variant
 from ptxtile import kernel as kernel_module
 from ptxtile.errors import DriverError
 from ptxtile.runtime import arguments, context, driver
@@ -44,10 +45,10 @@ def fake(monkeypatch) -> FakeBindings:
 @pytest.fixture
 def on_fake_card(fake, monkeypatch) -> FakeBindings:
     """CPU tensors stand for those of the card, as in test_kernel_calls."""
-    bind, read = arguments.bind, kernel_module._call_key
+    bind, read = arguments.bind, call_keys.call_key
     monkeypatch.setattr(arguments, "bind", lambda record, args, kwargs=None, *, device_type: bind(
         record, args, kwargs, device_type="cpu"))  # fmt: skip
-    monkeypatch.setattr(kernel_module, "_call_key", lambda args: (read(args)[0], "cuda", 0))
+    monkeypatch.setattr(call_keys, "call_key", lambda args: (read(args)[0], "cuda", 0))
     return fake
 
 
@@ -76,14 +77,14 @@ def at_once(count: int, work: Callable[[int], Any]) -> list[Any]:
 
 def test_threads_that_call_a_kernel_for_the_first_time_share_one_compile(monkeypatch) -> None:
     counts = {"trace": 0, "lower": 0}
-    for name in counts:
-        original = getattr(kernel_module, name)
+    for name, module in (("trace", kernel_module), ("lower", variant)):
+        original = getattr(module, name)
 
         def counted(*args: Any, name=name, original=original) -> Any:
             counts[name] += 1
             return original(*args)
 
-        monkeypatch.setattr(kernel_module, name, counted)
+        monkeypatch.setattr(module, name, counted)
     scale, a = scaled(), torch.randn(100)
     for result in at_once(8, lambda number: scale(a, 2.0)):
         assert torch.equal(result, 2 * a)
@@ -186,11 +187,11 @@ RANK = """
 import json, os, sys, time
 import torch
 from examples.gemm import gemm
-from ptxtile import compiled_programs, kernel
+from ptxtile import compiled_programs, variant
 
 compiles = []
-emit = kernel.emit_ptx
-kernel.emit_ptx = lambda lowered: (compiles.append(1), emit(lowered))[1]
+emit = variant.emit_ptx
+variant.emit_ptx = lambda lowered: (compiles.append(1), emit(lowered))[1]
 rank, count, folder = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
 open(f"{folder}/ready-{rank}", "w").close()
 while sum(name.startswith("ready-") for name in os.listdir(folder)) < count:

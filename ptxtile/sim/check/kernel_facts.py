@@ -39,11 +39,11 @@ _ENGINES: dict[type, tuple[Engine, ...]] = {
 
 @dataclass(frozen=True)
 class KernelFacts:
-    """``unit``: threads that run together: a warp, or a warpgroup where instructions need whole ones, or all where nothing
-    orders them, since the order in which they run is of no account then. ``mbarriers``:
-    how many a CTA has. ``buffers``: the buffer that each storage on the chip was allocated as. ``rings``: storages
-    whose first index is a stage. ``tables``: what its integer expressions are worth.
-    ``products_matter``: whether control flow or an address may depend on what tensor cores compute."""
+    """``unit``: threads that run together: a warp, or a warpgroup where instructions need whole ones, or all threads
+    where no operation orders them, since then the order in which they run is of no account. ``mbarriers``: how many a
+    CTA has. ``buffers``: the buffer that each storage on the chip was allocated as. ``rings``: storages whose first
+    index is a stage. ``tables``: what its integer expressions are worth. ``products_matter``: whether control flow or
+    an address may depend on what tensor cores compute."""
 
     unit: int
     engines: frozenset[Engine]

@@ -25,7 +25,8 @@ Hook = Generator[None, None, None]
 def _named(threads: CheckedThreads, op: Any, mask: Mask) -> Iterator[tuple[CheckedMbarrier, Mask]]:
     for mbarrier, lanes in mbarriers.each(threads, op.barrier, op.index, mask):
         assert isinstance(mbarrier, CheckedMbarrier)
-        mbarrier.latest_use = op.location
+        if not isinstance(op, gpu_ops.MbarrierWait) or mbarrier.latest_use is None:
+            mbarrier.latest_use = op.location
         yield mbarrier, lanes
 
 
@@ -152,4 +153,4 @@ def _report_stale(
         f"seen that phase complete before, and phase {phase} (parity {phase & 1}) is under way"
     )
     hint = "the parity has to change each time that the barrier has gone through a phase"
-    watch.report(Finding("stale wait", message, (op.location,), hint))
+    watch.report(Finding("stale wait", message, tuple(dict.fromkeys((op.location, mbarrier.places[thread]))), hint))

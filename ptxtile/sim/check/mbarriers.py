@@ -39,6 +39,7 @@ class CheckedMbarrier(Mbarrier):
         self.arrived: list[dict[int, int]] = [{} for _ in range(ctas)]
         self.ever: list[set[int]] = [set() for _ in range(ctas)]
         self.latest_use: Location | None = None
+        """Where something arrived last, or was announced or loaded; before that, where it was waited for."""
         self.loading = np.zeros(ctas, dtype=np.int64)
         """Bytes of loads that have been issued and have not been counted yet."""
         self.waited = np.zeros((2, clocks.threads), dtype=np.int64)

@@ -177,7 +177,7 @@ PARITIES = {
             bar_sync(id=0, threads=64)
             mbarrier_arrive(barrier=full, index=0)
         else:
-            mbarrier_wait(barrier=full, index=0, parity=0)
+            mbarrier_wait(barrier=full, index=0, parity=0)  # earlier
             bar_sync(id=0, threads=64)
             mbarrier_wait(barrier=full, index=0, parity=0)  # wrong, later
             mbarrier_wait(barrier=full, index=0, parity=1)  # right

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from ptxtile import autotuner, errors, language, layout, profile, profiler
+    from ptxtile import autotuner, carver, errors, language, layout, profile, profiler, testing, transform, utils
     from ptxtile.compiled_programs import disable_cache, enable_cache, is_cache_enabled
     from ptxtile.config import set_log_level
+    from ptxtile.frontend.dtypes import DataType
     from ptxtile.host_arithmetic import cdiv, next_power_of_2
     from ptxtile.jit import compile, jit
     from ptxtile.jit_factory import JITFactory
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from ptxtile.tune.decorator import autotune
 
 _WHERE = {
+    "DataType": "ptxtile.frontend.dtypes",
     "JITFactory": "ptxtile.jit_factory",
     "JITFunction": "ptxtile.jit_function",
     "compile": "ptxtile.jit",
@@ -43,7 +45,9 @@ _WHERE = {
     "set_log_level": "ptxtile.config",
     "torch_op": "ptxtile.operators.register",
 }
-_MODULES = ("autotuner", "errors", "language", "layout", "profile", "profiler")
+_MODULES = (
+    "autotuner", "carver", "errors", "language", "layout", "profile", "profiler", "testing", "transform", "utils",
+)  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
@@ -59,7 +63,8 @@ def __getattr__(name: str) -> Any:
 
 
 __all__ = [
-    "JITFactory", "JITFunction", "JITKernel", "PassConfigKey", "TensorSupplyType", "__version__", "autotune",
-    "autotuner", "cdiv", "compile", "compile_many", "disable_cache", "enable_cache", "errors", "is_cache_enabled",
-    "jit", "language", "layout", "next_power_of_2", "par_compile", "profile", "profiler", "set_log_level", "torch_op",
+    "DataType", "JITFactory", "JITFunction", "JITKernel", "PassConfigKey", "TensorSupplyType", "__version__",
+    "autotune", "autotuner", "carver", "cdiv", "compile", "compile_many", "disable_cache", "enable_cache", "errors",
+    "is_cache_enabled", "jit", "language", "layout", "next_power_of_2", "par_compile", "profile", "profiler",
+    "set_log_level", "testing", "torch_op", "transform", "utils",
 ]  # fmt: skip

@@ -77,7 +77,6 @@ class PassConfigKey(StrEnum):
     TL_DUMP_IR_DIR = "tl.dump_ir_path"
     TL_PASS_PROFILE = "tl.pass_profile"
     TL_PASS_PROFILE_THRESHOLD_MS = "tl.pass_profile_threshold_ms"
-    TL_ENABLE_FP32X2_REDUCTION = "tl.enable_fp32x2_reduction"
 
 
 _PREFIXES = ("tl.", "tir.", "tirx.", "cuda.")

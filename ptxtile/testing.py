@@ -1,4 +1,6 @@
-"""The pytest plugin: tests whose simulated calls are checked for races, deadlocks and their kin.
+"""The pytest plugin, and what TileLang's scripts take from their ``testing`` module (:mod:`ptxtile.kernel_tests`).
+
+The plugin checks the simulated calls of tests for races, deadlocks and their kin.
 
 Installing ptxtile is enough for pytest to load it. A test is checked when it uses the fixture ``ptxtile_check``, has
 the mark ``@pytest.mark.ptxtile_check``, or runs under ``--ptxtile-check``. Then each call of a kernel with CPU tensors
@@ -9,6 +11,34 @@ tensors are as ever. It sets the environment variable PTXTILE_SIM, so programs t
 from __future__ import annotations
 
 import pytest
+
+from ptxtile.kernel_tests import (
+    main,
+    process_func,
+    regression,
+    requires_cdna,
+    requires_cuda,
+    requires_cuda_compute_version,
+    requires_cuda_compute_version_eq,
+    requires_cuda_compute_version_ge,
+    requires_cuda_compute_version_gt,
+    requires_cuda_compute_version_le,
+    requires_cuda_compute_version_lt,
+    requires_cuda_or_cdna,
+    requires_gfx950,
+    requires_llvm,
+    requires_metal,
+    requires_rocm,
+    set_random_seed,
+    torch_assert_close,
+)
+
+__all__ = [
+    "main", "process_func", "regression", "requires_cdna", "requires_cuda", "requires_cuda_compute_version",
+    "requires_cuda_compute_version_eq", "requires_cuda_compute_version_ge", "requires_cuda_compute_version_gt",
+    "requires_cuda_compute_version_le", "requires_cuda_compute_version_lt", "requires_cuda_or_cdna", "requires_gfx950",
+    "requires_llvm", "requires_metal", "requires_rocm", "set_random_seed", "torch_assert_close",
+]  # fmt: skip
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

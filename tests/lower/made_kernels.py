@@ -11,11 +11,11 @@ def scaled(
     A, B, S, through="shared", block_M=64, block_N=64, block_K=64, num_stages=3, threads=128, rows=None, first=0,
     left=True, after=False, padding=0, blocks=0,
 ):  # fmt: skip
-    """(A ⊙ S) · Bᵀ from column ``first`` on, where row i of A is multiplied by S[i] on its way; in registers first, and
-    ``through`` shared memory, none (registers; late: by way of float32), or written there at once (direct). ``rows``: only so many rows of the tile are
-    written each time, after the loop has started; ``left`` False: the made tile is the right operand; ``after``: the
-    tile is read behind the loop as well; ``padding``: bytes of shared memory taken by something else; ``blocks``: a
-    persistent loop over the tiles."""
+    """(A ⊙ S) · Bᵀ from column ``first`` on, where row i of A is multiplied by S[i] on its way: in registers first and
+    ``through`` shared memory, or staying there (registers; late: by way of float32), or at once to shared memory
+    (direct). ``rows``: of the tile, only so many are written in the loop; ``left`` False: the made tile is the right
+    operand; ``after``: the tile is read behind the loop as well; ``padding``: bytes of shared memory taken by something
+    else; ``blocks``: a persistent loop over the tiles."""
     M, N, K = T.const("M, N, K")
     A: T.Tensor((M, K), "bfloat16")
     B: T.Tensor((N, K), "bfloat16")

@@ -1,0 +1,1 @@
+"""TileLang's name of the package of :mod:`ptxtile.utils.tensor`; nothing else belongs here."""

@@ -94,19 +94,19 @@ class Choice:
 
 CHOICES = (
     Choice("elementwise_add", "MbarrierWait", "removed", "race"),
-    Choice("gemm", "MbarrierWait", "removed", "race", 1),
     Choice("gemm", "WgmmaWaitGroup", "removed", "race"),
     Choice("gemm", "WgmmaCommitGroup", "removed", "race"),
     Choice("gemm", "FenceProxyAsync", "removed", "missing fence"),
-    Choice("gemm", "BulkCommitGroup", "removed", "unfinished"),
     Choice("gemm_persistent", "BulkWaitGroup", "removed", "race"),
     Choice("gemm_persistent", "BarSync", "removed", "race", 1),
-    Choice("gemm_persistent", "MbarrierInit", "one arrival less", "race"),
+    Choice("gemm", "BulkCommitGroup", "removed", "unfinished"),
+    Choice("gemm", "MbarrierWait", "removed", "race", 1),
     Choice("gemm_roles", "MbarrierWait", "other parity", "race"),
+    Choice("gemm_persistent", "MbarrierInit", "one arrival less", "race"),
     Choice("gemm_roles", "MbarrierExpectTx", "16 bytes more", "deadlock"),
     Choice("gemm", "MbarrierArrive", "removed", "deadlock"),
 )
-"""Those that should hang are the last ones."""
+"""Those that may hang come late, those that must last."""
 
 
 # The programs ---------------------------------------------------------------------------------------------------------
@@ -322,7 +322,8 @@ def launch_mutant(name: str, what: str, launches: int, dry: bool) -> None:
     programs = {} if not name else {"right": lowered(name, not dry), "mutant": mutant_of(name, what, not dry).program}
     executables = {key: executable(program, dry) for key, program in programs.items()}
     say({"compiled": True})
-    sys.stdin.readline()
+    if not sys.stdin.readline():
+        return  # the parent has ended
     torch.zeros(1, device=device)
     if not name:  # does the card still work?
         say({"ready": True})

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from ptxtile import autotuner, carver, errors, language, layout, profile, profiler, testing, transform, utils
+    from ptxtile import autotuner, carver, cuda, errors, language, layout, profile, profiler, testing, transform, utils
     from ptxtile.compiled_programs import disable_cache, enable_cache, is_cache_enabled
     from ptxtile.config import set_log_level
     from ptxtile.frontend.dtypes import DataType
@@ -46,7 +46,8 @@ _WHERE = {
     "torch_op": "ptxtile.operators.register",
 }
 _MODULES = (
-    "autotuner", "carver", "errors", "language", "layout", "profile", "profiler", "testing", "transform", "utils",
+    "autotuner", "carver", "cuda", "errors", "language", "layout", "profile", "profiler", "testing", "transform",
+    "utils",
 )  # fmt: skip
 
 
@@ -55,6 +56,11 @@ def __getattr__(name: str) -> Any:
 
     if name in _MODULES:
         return importlib.import_module(f"ptxtile.{name}")
+    if name == "tvm":
+        raise ImportError(
+            "there is no TVM in ptxtile: DataType is ptxtile.DataType, and what a kernel takes from tvm.tirx (const, "
+            "Cast, reinterpret, Select, PrimExpr, Var) is in ptxtile.language: `import ptxtile.language as tirx`"
+        )
     if name not in _WHERE:
         raise AttributeError(f"module 'ptxtile' has no attribute {name!r}")
     value = getattr(importlib.import_module(_WHERE[name]), name)
@@ -64,7 +70,7 @@ def __getattr__(name: str) -> Any:
 
 __all__ = [
     "DataType", "JITFactory", "JITFunction", "JITKernel", "PassConfigKey", "TensorSupplyType", "__version__",
-    "autotune", "autotuner", "carver", "cdiv", "compile", "compile_many", "disable_cache", "enable_cache", "errors",
-    "is_cache_enabled", "jit", "language", "layout", "next_power_of_2", "par_compile", "profile", "profiler",
+    "autotune", "autotuner", "carver", "cdiv", "compile", "compile_many", "cuda", "disable_cache", "enable_cache",
+    "errors", "is_cache_enabled", "jit", "language", "layout", "next_power_of_2", "par_compile", "profile", "profiler",
     "set_log_level", "testing", "torch_op", "transform", "utils",
 ]  # fmt: skip

@@ -106,7 +106,7 @@ def _jit(func: Callable[..., Any], out_idx: Any, mode: str | None, settings: Set
 
 
 def _returns_prim_func(function: Callable[..., Any]) -> bool:
-    """Whether the source defines a nested function under ``prim_func``, or has no kernel of its own but a return."""
+    """Whether the source defines a nested function under ``prim_func``, or declares no tensors and has no kernel."""
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
     except (OSError, TypeError, SyntaxError):
@@ -114,6 +114,10 @@ def _returns_prim_func(function: Callable[..., Any]) -> bool:
     nested = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)][1:]
     if any("prim_func" in ast.dump(decorator) for node in nested for decorator in node.decorator_list):
         return True
+    parameters = set(inspect.signature(function).parameters)
+    declared = (node.target for node in ast.walk(tree) if isinstance(node, ast.AnnAssign) and node.value is None)
+    if any(isinstance(target, ast.Name) and target.id in parameters for target in declared):
+        return False  # its kernel may be in a macro
     names = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
     names |= {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
     return "Kernel" not in names

@@ -78,6 +78,10 @@ class JITFactory:
         """The kernel for factory arguments, before anything of it is traced or compiled."""
         return self(*args, **kwargs)
 
+    def get_kernel_source(self, *args: Any, **kwargs: Any) -> str:
+        """The PTX of the kernel for factory arguments."""
+        return self.compile(*args, **kwargs).get_kernel_source()
+
     def _make(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> JITKernel:
         made = self.function(*args, **kwargs)
         if not isinstance(made, PrimFunc):

@@ -93,6 +93,11 @@ class JITFunction(NativeCallable):
         except Exception as error:
             raise without_our_frames(error) from error.__cause__
 
+    def get_kernel_source(self, *args: Any, **kwargs: Any) -> str:
+        """The PTX of the kernel that a call with these arguments runs; without tensors, as :meth:`compile` makes it."""
+        names = [name for name, _, _ in self._parameters()]
+        return self.compile(**dict(zip(names, args, strict=False)), **kwargs).get_kernel_source()
+
     @property
     def tensor_parameters(self) -> tuple[str, ...]:
         """The parameters that calls pass at run time: tensors and numbers that are declared."""

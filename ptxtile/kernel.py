@@ -369,8 +369,9 @@ class JITKernel(NativeCallable):
 
         return Profiler(self, tensor_supply_type)
 
-    def get_kernel_source(self) -> str:
-        """The PTX."""
+    def get_kernel_source(self, kernel_only: bool = True) -> str:
+        """The PTX. ``kernel_only`` is accepted for TileLang's sake: what a call does on the host is
+        :meth:`get_host_source`."""
         return self.ptx
 
     def get_host_source(self) -> str:

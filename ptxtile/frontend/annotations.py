@@ -11,6 +11,7 @@ from ptxtile.frontend.buffers import Size, shape_of, shape_text
 from ptxtile.frontend.current import tracer_for
 from ptxtile.frontend.dtypes import as_dtype, is_dtype
 from ptxtile.frontend.locations import user_location
+from ptxtile.frontend.operations import cast_value
 from ptxtile.frontend.values import Value
 from ptxtile.ir.expressions import Var
 from ptxtile.ir.types import DType
@@ -117,8 +118,13 @@ def _names(text: str, what: str) -> tuple[str, ...]:
     return names
 
 
-def const(name: str, dtype: Any = "int32") -> Any:
-    """``M, N = T.const("M, N")``: sizes that are known when the kernel is compiled, solved from the tensors' shapes."""
+def const(name: str | int | float, dtype: Any = "int32") -> Any:
+    """``M, N = T.const("M, N")``: sizes that are known when the kernel is compiled, solved from the tensors' shapes.
+
+    ``T.const(15, T.uint8)``: a number with a dtype, as TVM's tirx writes it.
+    """
+    if isinstance(name, (int, float)):
+        return cast_value(name, dtype)
     tracer = tracer_for("T.const")
     names = _names(name, "T.const")
     if tracer.parameter_source is None:
@@ -129,11 +135,20 @@ def const(name: str, dtype: Any = "int32") -> Any:
 
 def dynamic(name: str, dtype: Any = "int32") -> Any:
     """``m = T.dynamic("m")``: a size that is known at launch, solved from the tensors' shapes; int32 unless said."""
-    element = as_dtype(dtype)
-    if not element.is_integer or element.bits < 32:
-        raise TypeMismatchError("T.dynamic", location=user_location(), expected="int32 or int64", got=str(element))
-    values = tuple(Value(Var(symbol, element)) for symbol in _names(name, "T.dynamic"))
+    values = tuple(SizeVariable(symbol, dtype) for symbol in _names(name, "T.dynamic"))
     return values[0] if len(values) == 1 else values
+
+
+class SizeVariable(Value):
+    """What ``T.dynamic`` gives, and the type ``T.Var`` that scripts ask for: ``isinstance(M, T.Var)``."""
+
+    __slots__ = ()
+
+    def __init__(self, name: str, dtype: Any = "int32") -> None:
+        element = as_dtype(dtype)
+        if not element.is_integer or element.bits < 32:
+            raise TypeMismatchError("T.dynamic", location=user_location(), expected="int32 or int64", got=str(element))
+        super().__init__(Var(name, element))
 
 
 symbolic = dynamic

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ptxtile.config import logger
 from ptxtile.errors import TraceError, TypeMismatchError
 from ptxtile.frontend import operations
 from ptxtile.frontend.buffers import TracedBuffer
@@ -88,6 +89,23 @@ def annotate_min_blocks_per_sm(n: int) -> None:
             got=operations.describe(n),
         )  # fmt: skip
     kernel.min_blocks = n
+
+
+def annotate_l2_hit_ratio(ratios: Any) -> None:
+    """Accepted without effect: no part of the L2 cache is set aside, and results do not depend on it."""
+    kernel_tracer("T.annotate_l2_hit_ratio")
+    logger().info("T.annotate_l2_hit_ratio has no effect")
+
+
+def pdl_trigger() -> None:
+    """Accepted without effect: a launch on a stream begins when the one before it is complete, never earlier."""
+    kernel_tracer("T.pdl_trigger")
+    logger().info("T.pdl_trigger has no effect: launches do not overlap")
+
+
+def pdl_sync() -> None:
+    """Nothing is to be waited for: a launch on a stream begins when the one before it is complete."""
+    kernel_tracer("T.pdl_sync")
 
 
 def annotate_safe_value(safe_value_map: Mapping[TracedBuffer, Any]) -> None:

@@ -180,6 +180,11 @@ def cast_(value: Any, dtype: Any) -> Value:
     return operations.cast_value(value, dtype)
 
 
+def typed_cast(dtype: Any, value: Any) -> Value:
+    """:func:`cast_` with the arguments in the order of TVM's ``Cast``."""
+    return cast_(value, dtype)
+
+
 def reinterpret(value: Any, dtype: Any) -> Value:
     """The bits of ``value`` as another dtype of the same width. Both argument orders of TileLang are taken."""
     if isinstance(value, str) or type(value).__name__ == "DataType":
@@ -337,6 +342,12 @@ def shift_right(a: Any, b: Any) -> Any:
 def popcount(x: Any) -> Value:
     """The number of one bits."""
     return _bits("popcount", x)
+
+
+def ffs(x: Any) -> Value:
+    """The place of the lowest one bit, counted from 1; 0 where there is none (CUDA's __ffs)."""
+    value = _scalar(x, "T.__ffs")
+    return value.ir_dtype.bits - clz(value & -value)
 
 
 def clz(x: Any) -> Value:

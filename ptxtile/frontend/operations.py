@@ -130,8 +130,8 @@ def arithmetic(operator: str, left: Any, right: Any) -> Value:
 
 
 def extremum(operator: str, left: Any, right: Any) -> Value:
-    """``min`` or ``max``; NaN propagates. Of bools it is ``and`` or ``or``; those of narrow floats are found in float32,
-    exactly, and have the operands' dtype."""
+    """``min`` or ``max``; NaN propagates. Of bools it is ``and`` or ``or``; of narrow floats it is found in float32,
+    exactly, and has the operands' dtype."""
     a, b, dtype = common(left, right, f"T.{operator}")
     if dtype.is_bool:
         operator = "and" if operator == "min" else "or"

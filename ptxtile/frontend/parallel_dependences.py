@@ -8,8 +8,8 @@ from ptxtile.errors import Location, TraceError
 from ptxtile.frontend.affine import Linear, linear
 from ptxtile.ir.buffers import Buffer, Scope
 from ptxtile.ir.expressions import Cast, Const, Expr, Load, LogicalAnd, LogicalOr, Select
-from ptxtile.ir.rewrite import children, free_variables
-from ptxtile.ir.statements import For, If, Let, ParallelFor, Seq, Statement, Store, While
+from ptxtile.ir.rewrite import children, free_variables, walk
+from ptxtile.ir.statements import Allocate, For, If, Let, ParallelFor, Seq, Statement, Store, While
 
 
 @dataclass(frozen=True)
@@ -21,11 +21,13 @@ class _Access:
 
 
 def check_parallel(loop: ParallelFor, definitions: dict[str, Expr]) -> None:
-    """TraceError, naming both lines, where an iteration provably reads or overwrites what another one writes.
+    """TraceError, naming both lines, where an iteration provably reads or overwrites what another one writes, and where
+    an array of each thread's own is indexed as if it were shared.
 
     Only unconditional accesses with indices that are affine in the loop's indices are looked at; the thread's own LOCAL
     buffers are left out, and so are indices that vary otherwise inside of the loop.
     """
+    _check_private(loop)
     collector = _Collector(loop, definitions)
     collector.statement(loop.body)
     for position, write in enumerate(collector.writes):
@@ -37,6 +39,30 @@ def check_parallel(loop: ParallelFor, definitions: dict[str, Expr]) -> None:
             differs = other.buffer.storage == write.buffer.storage and other.value != write.value
             if differs and _conflict(loop, write, other, same_iteration_first=True):
                 _refuse_write(write, other)
+
+
+def _check_private(loop: ParallelFor) -> None:
+    """Refuses elements of a thread's own array that a loop's index chooses: which thread runs an iteration is open."""
+    varying = {var.name for var in loop.vars}
+    own: set[str] = set()
+    location = loop.location
+    for node in walk(loop.body):
+        if isinstance(node, Statement):
+            location = node.location or location
+        if isinstance(node, Allocate):
+            own.add(node.buffer.name)
+        elif isinstance(node, Let) and free_variables(node.value) & varying:
+            varying.add(node.var.name)
+        elif isinstance(node, (Load, Store)) and node.buffer.scope is Scope.LOCAL and node.buffer.name not in own:
+            chosen = sorted(varying & {name for index in node.indices for name in free_variables(index)})
+            if chosen:
+                raise TraceError(
+                    f"{node.buffer.name} is an array of each thread's own, and T.Parallel chooses its element by "
+                    f"{chosen[0]}, an index that the threads share among themselves",
+                    location=location,
+                    hint="T.alloc_fragment makes a tile that is spread over the threads; with T.alloc_local use "
+                    "T.serial, T.unroll or T.vectorized",
+                )
 
 
 class _Collector:
@@ -86,15 +112,9 @@ class _Collector:
             names = free_variables(atom)
             if names & self.inner or (names & self.vars and not _is_index(atom, self.vars)):
                 return False
-            if any(isinstance(node, Load) for node in _walk(atom)):
+            if any(isinstance(node, Load) for node in walk(atom)):
                 return False
         return True
-
-
-def _walk(node: Expr) -> list[Expr]:
-    from ptxtile.ir.rewrite import walk
-
-    return list(walk(node))
 
 
 def _is_index(atom: Expr, names: set[str]) -> bool:

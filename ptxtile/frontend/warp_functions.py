@@ -63,6 +63,12 @@ def shfl_sync(value: Any, srcLane: Any, width: int = WARP, mask: Any = FULL_MASK
     return _shuffle("T.shfl_sync", "idx", value, srcLane, width, mask)
 
 
+def tvm_warp_shuffle(mask: Any, value: Any, warp_id: Any, width: int = WARP, warp_size: int = WARP) -> Value:
+    """:func:`shfl_sync` with the arguments in TVM's order; ``warp_id`` is the lane. ``warp_size`` is accepted for its
+    sake."""
+    return shfl_sync(value, warp_id, width, mask)
+
+
 def shfl_xor(value: Any, delta: Any, width: int = WARP, mask: Any = FULL_MASK) -> Value:
     """``value`` of the lane whose number is this one's ^ ``delta``."""
     return _shuffle("T.shfl_xor", "xor", value, delta, width, mask)

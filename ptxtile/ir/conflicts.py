@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ptxtile.ir.access import Access
 from ptxtile.ir.box_positions import are_apart_in_other_iterations
-from ptxtile.ir.enumeration import NotEnumerable, depends_on, evaluate, separate
+from ptxtile.ir.enumeration import NotEnumerable, Residual, depends_on, evaluate, separate
 from ptxtile.ir.expressions import Const, Expr, Load, Var
 from ptxtile.ir.footprint import NOBODY, SEVERAL, Footprint, footprint, mentions
 from ptxtile.ir.iteration_shifts import loops_around, shifts
@@ -94,7 +94,7 @@ def compare(
         return Overlap.NONE
     if a.box and b.box:
         return Overlap.POSSIBLE if _boxes_meet(a, b, relation, group) else Overlap.NONE
-    if _fixed_and_apart(a, b):
+    if _fixed_and_apart(a, b) or (relation.is_same_iteration and _parts_of_one_place(a, b)):
         return Overlap.NONE
     first, second = _pair_of_footprints(a, b, relation)
     if not (first.exact and second.exact):
@@ -124,6 +124,30 @@ def _fixed_and_apart(a: Access, b: Access) -> bool:
         return False
     first, second = a.index.value * a.element_bits, b.index.value * b.element_bits
     return first + a.width_bits <= second or second + b.width_bits <= first
+
+
+def _parts_of_one_place(a: Access, b: Access) -> bool:
+    """Whether one thread touches, in one iteration, two parts beside each other of a place that need not be known: the
+    boxes of a tile in the stage of a ring."""
+    one_thread = a.threads == b.threads and a.threads & (a.threads - 1) == 0
+    if not one_thread or a.index is None or b.index is None or a.storage.name != b.storage.name:
+        return False
+    names = free_variables(a.index) | free_variables(b.index)
+    own = {axis.name for access in (a, b) for axis in access.context.loops[access.context.outer :]}
+    if names & own or a.element_bits != b.element_bits:
+        return False
+    try:
+        (first, place), (second, other) = _offset_and_place(a.index, names), _offset_and_place(b.index, names)
+    except NotEnumerable:
+        return False
+    distance = (second - first) * a.element_bits
+    return place == other and (distance >= a.width_bits or -distance >= b.width_bits)
+
+
+def _offset_and_place(index: Expr, names: set[str]) -> tuple[int, Residual]:
+    """``index`` as a constant and what depends on variables. Raises NotEnumerable."""
+    terms, place = separate(index, (), names)
+    return sum(factor * int(evaluate(term, {})) for factor, term in terms), place
 
 
 def repeats_conflict(access: Access) -> bool:

@@ -1,4 +1,8 @@
-"""The language of kernels: ``import ptxtile.language as T``. Names, argument order and meanings are TileLang's."""
+"""The language of kernels: ``import ptxtile.language as T``. Names, argument order and meanings are TileLang's.
+
+Names with two underscores in front (``T.__exp``) are the functions without them: approximate instructions are an option
+of a whole kernel, ``fast_math=True``.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +19,7 @@ from ptxtile.frontend.allocation import (
 )
 from ptxtile.frontend.annotate_layouts import annotate_layout
 from ptxtile.frontend.annotations import Buffer, StridedTensor, Tensor, const, dynamic, symbolic
+from ptxtile.frontend.annotations import SizeVariable as Var
 from ptxtile.frontend.atomics import (
     atomic_add,
     atomic_addx2,
@@ -50,12 +55,15 @@ from ptxtile.frontend.functions import macro, prim_func
 from ptxtile.frontend.gemm import GemmWarpPolicy, gemm
 from ptxtile.frontend.inline_ptx import ptx
 from ptxtile.frontend.kernel_annotations import (
+    annotate_l2_hit_ratio,
     annotate_min_blocks_per_sm,
     annotate_safe_value,
     assume,
     device_assert,
     disable_warp_group_reg_alloc,
     no_set_max_nreg,
+    pdl_sync,
+    pdl_trigger,
     use_swizzle,
 )
 from ptxtile.frontend.kernel_launch import (
@@ -163,15 +171,18 @@ from ptxtile.frontend.mathematics import (
     truncmod,
 )
 from ptxtile.frontend.mathematics import cast_ as cast
+from ptxtile.frontend.mathematics import ffs as _ffs
 from ptxtile.frontend.mathematics import if_then_else as Select
 from ptxtile.frontend.mathematics import max_ as max
 from ptxtile.frontend.mathematics import min_ as min
 from ptxtile.frontend.mathematics import pow_ as pow
 from ptxtile.frontend.mathematics import round_ as round
+from ptxtile.frontend.mathematics import typed_cast as Cast
 from ptxtile.frontend.swizzles import get_swizzle_layout, make_mma_swizzle_layout
 from ptxtile.frontend.tile_operations import clear, copy, fill
 from ptxtile.frontend.tile_operations import print_ as print
 from ptxtile.frontend.unavailable import refuse as _refuse
+from ptxtile.frontend.values import Value as PrimExpr
 from ptxtile.frontend.warp_functions import (
     activemask,
     all_sync,
@@ -189,6 +200,7 @@ from ptxtile.frontend.warp_functions import (
     shfl_up,
     shfl_xor,
     sync_warp,
+    tvm_warp_shuffle,
 )
 
 bool = _DATA_TYPES["bool"]
@@ -200,6 +212,10 @@ float8_e4m3fn, float8_e5m2 = _DATA_TYPES["float8_e4m3fn"], _DATA_TYPES["float8_e
 float8_e8m0fnu, float4_e2m1fn = _DATA_TYPES["float8_e8m0fnu"], _DATA_TYPES["float4_e2m1fn"]
 float8_e4m3 = float8_e4m3fn
 int, float, half, double, long = int32, float32, float16, float64, int64
+short, ushort, uint, ulong = int16, uint16, uint32, uint64
+__exp, __exp10, __log, __log2, __log10, __sin, __cos, __tan = exp, exp10, log, log2, log10, sin, cos, tan
+__ffs = _ffs
+SharedBuffer = FragmentBuffer = LocalBuffer = Tensor  # annotations of macros, which take any buffer
 
 
 def __getattr__(name: str) -> Any:
@@ -209,10 +225,11 @@ def __getattr__(name: str) -> Any:
 
 
 __all__ = [
-    "Buffer", "ClusterKernel", "Fragment", "GemmWarpPolicy", "Kernel", "Layout", "Parallel", "Persistent",
-    "Pipelined", "Select", "Serial", "StridedTensor", "Tensor", "Unroll", "Vectorized", "WarpSpecialize", "abs",
-    "acos", "activemask", "align_up", "all_sync", "alloc_barrier", "alloc_cluster_barrier", "alloc_fragment",
-    "alloc_local", "alloc_shared", "alloc_var", "annotate_layout", "annotate_min_blocks_per_sm",
+    "Buffer", "Cast", "ClusterKernel", "Fragment", "FragmentBuffer", "GemmWarpPolicy", "Kernel", "Layout",
+    "LocalBuffer", "Parallel", "Persistent", "Pipelined", "PrimExpr", "Select", "Serial", "SharedBuffer",
+    "StridedTensor", "Tensor", "Unroll", "Var", "Vectorized", "WarpSpecialize", "abs", "acos", "activemask",
+    "align_up", "all_sync", "alloc_barrier", "alloc_cluster_barrier", "alloc_fragment", "alloc_local",
+    "alloc_shared", "alloc_var", "annotate_l2_hit_ratio", "annotate_layout", "annotate_min_blocks_per_sm",
     "annotate_safe_value", "any_sync", "asin", "assume", "atan", "atan2", "atomic_add", "atomic_addx2",
     "atomic_addx4", "atomic_and", "atomic_exchange", "atomic_load", "atomic_max", "atomic_min", "atomic_or",
     "atomic_store", "atomic_xor", "ballot", "ballot_sync", "barrier_arrive", "barrier_wait", "bfloat16",
@@ -229,11 +246,12 @@ __all__ = [
     "infinity", "int", "int16", "int32", "int4", "int64", "int8", "isfinite", "isinf", "isnan", "log", "log10",
     "log1p", "log2", "long", "macro", "make_mma_swizzle_layout", "match_all_sync", "match_any_sync", "max",
     "max_value", "mbarrier_arrive", "mbarrier_arrive_expect_tx", "mbarrier_expect_tx", "mbarrier_wait_parity",
-    "min", "min_value", "named_barrier_arrive", "nearbyint", "no_set_max_nreg", "parallel", "popcount", "pow",
-    "prim_func", "print", "ptx", "ptx_arrive_cluster_barrier", "reinterpret", "reshape", "rint", "round", "rsqrt",
-    "serial", "set_max_nreg", "shfl_down", "shfl_sync", "shfl_up", "shfl_xor", "shift_left", "shift_right",
-    "shuffle_elect", "sigmoid", "sin", "sinh", "sqrt", "symbolic", "sync_grid", "sync_threads", "sync_warp",
-    "syncthreads_and", "syncthreads_count", "syncthreads_or", "tan", "tanh", "tfloat32", "tma_copy",
-    "tma_store_arrive", "tma_store_wait", "trunc", "truncdiv", "truncmod", "uint16", "uint32", "uint4", "uint64",
-    "uint8", "unroll", "use_swizzle", "vectorized", "view", "ws",
+    "min", "min_value", "named_barrier_arrive", "nearbyint", "no_set_max_nreg", "parallel", "pdl_sync",
+    "pdl_trigger", "popcount", "pow", "prim_func", "print", "ptx", "ptx_arrive_cluster_barrier", "reinterpret",
+    "reshape", "rint", "round", "rsqrt", "serial", "set_max_nreg", "shfl_down", "shfl_sync", "shfl_up", "shfl_xor",
+    "shift_left", "shift_right", "short", "shuffle_elect", "sigmoid", "sin", "sinh", "sqrt", "symbolic",
+    "sync_grid", "sync_threads", "sync_warp", "syncthreads_and", "syncthreads_count", "syncthreads_or", "tan",
+    "tanh", "tfloat32", "tma_copy", "tma_store_arrive", "tma_store_wait", "trunc", "truncdiv", "truncmod",
+    "tvm_warp_shuffle", "uint", "uint16", "uint32", "uint4", "uint64", "uint8", "ulong", "unroll", "use_swizzle",
+    "ushort", "vectorized", "view", "ws",
 ]  # fmt: skip

@@ -1,5 +1,7 @@
 """Copies on the vector path, fills and gemms without tensor cores become parallel loops over their elements.
 
+A copy from or to a thread's own array, and a fill of one, become loops that every thread runs for itself.
+
 Input: async stage. Output: async stage whose only tile operations are ParallelFor, TmaCopy, Copy with path TMA_STORE
 and Gemm on tensor cores. The loop's layout, vector width and guards are the business of later passes, the same as for a
 user's T.Parallel.
@@ -10,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from ptxtile.ir.buffers import Scope
 from ptxtile.ir.expressions import Expr, Var, as_expr, cast, constant, constant_value, load
 from ptxtile.ir.names import NameSupply
 from ptxtile.ir.program import Program
@@ -19,6 +22,9 @@ from ptxtile.ir.tile_ops import Copy, CopyPath, Fill, Gemm, GemmPath, Region
 from ptxtile.ir.types import int32
 from ptxtile.lower.options import Options
 from ptxtile.target import Target
+
+MOST_LANES = 64
+"""Elements of a row that a thread copies with vector accesses; longer rows stay loops, as their code would be long."""
 
 
 def run(program: Program, target: Target, options: Options) -> Program:
@@ -39,6 +45,8 @@ class _Expander(Rewriter):
         destination = copy.destination.buffer
         value = cast(source, destination.dtype)
         body = Store(destination, region_indices(copy.destination, loop_vars), value, location=copy.location)
+        if Scope.LOCAL in (copy.source.buffer.scope, destination.scope):
+            return _in_every_thread(loop_vars, extents, body)
         width = () if copy.coalesced_width is None else (("coalesced_width", copy.coalesced_width),)
         return ParallelFor(loop_vars, extents, body, width, location=copy.location)
 
@@ -46,6 +54,8 @@ class _Expander(Rewriter):
         loop_vars, extents = self._domain(fill.destination)
         indices = region_indices(fill.destination, loop_vars)
         body = Store(fill.destination.buffer, indices, fill.value, location=fill.location)
+        if fill.destination.buffer.scope is Scope.LOCAL:
+            return _in_every_thread(loop_vars, extents, body)
         return ParallelFor(loop_vars, extents, body, location=fill.location)
 
     def rewrite_Gemm(self, gemm: Gemm) -> Statement:
@@ -68,6 +78,16 @@ class _Expander(Rewriter):
     def _domain(self, region: Region) -> tuple[tuple[Var, ...], tuple[int, ...]]:
         extents = region.dense_extents or (1,)
         return tuple(Var(self.names.fresh(f"c{k}"), int32) for k in range(len(extents))), extents
+
+
+def _in_every_thread(loop_vars: Sequence[Var], extents: Sequence[int], body: Store) -> Statement:
+    """Nested loops of each thread, the innermost one vectorized where its elements fit in registers."""
+    result: Statement = body
+    for position, (var, extent) in reversed(list(enumerate(zip(loop_vars, extents, strict=True)))):
+        innermost = position == len(loop_vars) - 1 and extent <= MOST_LANES
+        kind = LoopKind.VECTORIZED if innermost else LoopKind.SERIAL
+        result = For(var, constant(0), constant(extent), 1, kind, result, location=body.location)
+    return result
 
 
 def region_indices(region: Region, point: Sequence[Expr]) -> tuple[Expr, ...]:

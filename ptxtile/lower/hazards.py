@@ -18,6 +18,8 @@ done. What a later access needs of it (:func:`need`) follows the rules of the PT
   ``fence.proxy.async.global``. That includes another TMA store of the same thread: bulk operations keep no order among
   themselves (PTX ISA, «Memory Consistency Model», asynchronous operations).
 * mbarrier.init → any use: ``fence.mbarrier_init``, and a barrier for other threads.
+* wait for a phase of an mbarrier → an arrival that may complete the next one: a barrier, unless all who wait arrive
+  themselves. A wait names its phase by parity alone, so that one that comes two phases late blocks.
 """
 
 from __future__ import annotations

@@ -4,8 +4,9 @@ Input: a gpu-stage program with placed shared memory, without barriers and fence
 initialisation. Output: the same with ``BarSync``, ``FenceProxyAsync``, ``FenceMbarrierInit`` and, for TMA stores,
 ``BulkWaitGroup``: before their source is written again or the kernel ends, and where a kernel touches what they wrote.
 Invariant: any two accesses to one byte by different threads, one of them a write, are ordered; an access through the
-other proxy comes after a fence; a barrier stands only where all threads of the CTA (or of the role) arrive; no barrier
-can be taken away.
+other proxy comes after a fence; what an arrival hands over to another role is done by then; no phase of an mbarrier can
+be over before all who waited for the one before have seen that; a barrier stands only where all threads of the CTA (or
+of the role) arrive; no barrier can be taken away.
 
 The walk (:mod:`ptxtile.lower.synchronization_walk`) finds the places; here its decisions are pruned and written down.
 The barrier of the whole CTA has id 0, a role's has an id of its own from 1 to 15, and so has that of each warpgroup

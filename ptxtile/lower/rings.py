@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ptxtile.ir.atomic_ops import ATOMIC_OPS
 from ptxtile.ir.buffers import Buffer, Scope, Storage
 from ptxtile.ir.expressions import Expr, Load, Var, constant, select
 from ptxtile.ir.gpu_ops import MbarrierWait
@@ -97,7 +98,7 @@ class InStage(Rewriter):
         if names not in self.tiles:
             return node
         _, stage = self.tiles[names]
-        if isinstance(node, (Load, Store)):
+        if isinstance(node, (Load, Store, *ATOMIC_OPS)):
             return copy_with(node, {"indices": (stage, *node.indices)})
         if isinstance(node, Region):
             return Region(node.buffer, (stage, *node.starts), (1, *node.extents))

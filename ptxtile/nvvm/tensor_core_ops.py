@@ -196,10 +196,12 @@ def _wgmma_commit(context: Context, node: ir.WgmmaCommitGroup) -> None:
 
 
 def _wgmma_wait(context: Context, node: ir.WgmmaWaitGroup) -> None:
-    """Joins the block before it."""
+    """Joins the block before it. Operands in registers that were multiplied in another block are not carried to here:
+    LLVM only names registers, and ptxas keeps those that it gave to an operand for it until the wait, over the
+    back-edge of a loop as well."""
     pending = _pending(context)
     for buffer in node.fragments:
-        if pending.held(buffer) != _size(buffer):
+        if 0 < pending.held(buffer) < _size(buffer):
             pending.block.inputs += load_fragment(context, buffer, _index(0), _size(buffer), "i32")
     pending.block.steps.append(f"wgmma.wait_group.sync.aligned {node.pending};")
     flush(context)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 class TensorSupplyType(Enum):
     """Integer: small whole numbers, exact in every format. Uniform: from −1 to 1. Normal, Randn: of mean 0 and
-    deviation 1. Zero, One. Auto: Randn for floating-point formats, Integer for whole numbers. Formats of whole numbers
+    deviation 1. Zero, One. Auto: Uniform for floating-point formats, Integer for whole numbers. Formats of whole numbers
     get whole numbers whatever is asked for."""
 
     Integer = 1
@@ -43,7 +43,7 @@ def make_tensor(
         raise ArgumentError("a tensor of this format cannot be made", expected=", ".join(FORMATS), got=dtype)
     kind, wanted = FORMATS[dtype].kind, torch_dtype(dtype)
     if supply is TensorSupplyType.Auto:
-        supply = TensorSupplyType.Randn if kind == "float" else TensorSupplyType.Integer
+        supply = TensorSupplyType.Uniform if kind == "float" else TensorSupplyType.Integer
     if supply in (TensorSupplyType.Zero, TensorSupplyType.One):
         return torch.full(tuple(shape), float(supply is TensorSupplyType.One), device=device).to(wanted)
     if kind != "float" or supply is TensorSupplyType.Integer:

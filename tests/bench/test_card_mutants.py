@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
@@ -13,13 +15,14 @@ sys.path.append(str(BENCH))
 
 import card_mutants  # noqa: E402
 
-READY = "import json, sys, time; say = lambda **line: print(json.dumps(line), flush=True); say(ready=True);"
+SAY = "import json, sys, time; say = lambda **line: print(json.dumps(line), flush=True);"
+READY = SAY + "say(compiled=True); sys.stdin.readline(); say(ready=True);"
 RIGHT = "say(launch={}, wrong=0, of=64, largest_error=0.0);"
 WRONG = "say(launch={}, wrong=5, of=64, largest_error='not finite');"
 
 
 def run(program: str, seconds: float = 20.0):
-    return card_mutants.child([sys.executable, "-c", program], seconds)
+    return card_mutants.Child([sys.executable, "-c", program]).go(seconds)
 
 
 @pytest.mark.parametrize(
@@ -49,32 +52,96 @@ def test_what_hangs_is_killed() -> None:
     assert result["launches"] == 1 and result["wrong"] == 5
 
 
-def test_what_hangs_before_it_is_ready_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(card_mutants, "SECONDS_TO_COMPILE", 1.0)
-    lines, ended = run("import time; time.sleep(100)")
+@pytest.mark.parametrize(
+    ("limit", "before"),
+    [("SECONDS_TO_COMPILE", ""), ("SECONDS_TO_START", "say(compiled=True); sys.stdin.readline();")],
+)
+def test_what_hangs_before_it_is_ready_is_killed(monkeypatch: pytest.MonkeyPatch, limit: str, before: str) -> None:
+    monkeypatch.setattr(card_mutants, limit, 1.0)
+    lines, ended = run(f"{SAY} {before} time.sleep(100)")
     assert ended == "killed" and card_mutants.outcome(lines, ended, launches=3)["outcome"] == "not run: killed"
+
+
+def test_a_process_waits_until_it_is_told_to_go() -> None:
+    child = card_mutants.Child([sys.executable, "-c", READY + RIGHT.format(0)])
+    assert child.lines.get(timeout=20) == '{"compiled": true}\n'
+    time.sleep(0.3)
+    assert child.lines.empty() and child.process.poll() is None
+    child.lines.put('{"compiled": true}\n')
+    lines, ended = child.go(20.0)
+    assert ended == "itself" and lines[-1]["launch"] == 0
+
+
+class Stand:
+    """Stands for the process of a mutant, or of the kernel that asks for the card (no subject)."""
+
+    usable: ClassVar[bool] = True
+    told: ClassVar[list[str]] = []
+
+    def __init__(self, command: list[str]) -> None:
+        self.subject, self.mutant, _ = command[-3:]
+        self.process = self
+
+    def poll(self) -> int:
+        return 0
+
+    def go(self, seconds: float):
+        self.told.append(self.subject)
+        if not self.subject:
+            return [{"ready": True}, {"ok": self.usable}], "itself"
+        if self.mutant == "hangs":
+            return [{"ready": True}], "killed"
+        return [{"ready": True}, {"launch": 0, "wrong": 0}], "itself"
 
 
 def test_a_hang_does_not_spoil_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """After it a small kernel asks for the card; the next mutant runs when it answers, and is left out when not."""
-    told: list[list[str]] = []
-
-    def child(command: list[str], seconds: float):
-        told.append(command[3:])
-        if command[3] == "":
-            return [{"ready": True}, {"ok": usable}], "itself"
-        if command[4] == "hangs":
-            return [{"ready": True}], "killed"
-        return [{"ready": True}, {"launch": 0, "wrong": 0}], "itself"
-
-    monkeypatch.setattr(card_mutants, "child", child)
+    monkeypatch.setattr(card_mutants, "Child", Stand)
     rows = [{"number": i, "subject": "s", "mutant": name} for i, name in enumerate(("fine", "hangs", "fine"))]
     for usable in (True, False):
-        told.clear()
-        outcomes = [row["outcome"] for row in card_mutants.run(rows, 1, 1.0)]
+        Stand.usable, Stand.told = usable, []
+        outcomes = [row["outcome"] for row in card_mutants.run(rows, 1, 1.0, 100.0)]
         assert outcomes[:2] == ["lucky", "hang in launch 1"]
         assert outcomes[2] == "lucky" if usable else outcomes[2].startswith("not run: the card did not answer")
-        assert [command[0] for command in told] == (["s", "s", "", "s"] if usable else ["s", "s", ""])
+        assert Stand.told == (["s", "s", "", "s"] if usable else ["s", "s", ""])
+
+
+def test_none_begins_when_the_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(card_mutants, "Child", Stand)
+    (row,) = card_mutants.run([{"number": 0, "subject": "s", "mutant": "fine"}], 1, 1.0, -1.0)
+    assert row["outcome"].startswith("not run: ")
+
+
+def test_choices_are_of_all_kinds_and_what_hangs_comes_last() -> None:
+    choices = card_mutants.CHOICES
+    assert len(choices) >= 10
+    parts = " ".join(f"{choice.kind} {choice.change}" for choice in choices)
+    for part in ("Wait", "Fence", "BarSync", "Commit", "Arrive", "arrival less", "Expect", "bytes", "parity"):
+        assert part in parts
+    rules = [choice.rule for choice in choices]
+    assert rules == sorted(rules, key="deadlock".__eq__)
+
+
+def test_the_plan_is_of_these_choices() -> None:
+    rows = json.loads(card_mutants.FILE.read_text())["rows"]
+    assert [(row["subject"], row["number"]) for row in rows] == [
+        (choice.subject, number) for number, choice in enumerate(card_mutants.CHOICES)
+    ]
+    for row, choice in zip(rows, card_mutants.CHOICES, strict=True):
+        assert choice.kind in row["mutant"] and row["mutant"].endswith(choice.change) and choice.rule in row["checker"]
+        card_mutants.mutant_of(row["subject"], row["mutant"], large=True)
+
+
+def test_a_mutant_in_the_simulator() -> None:
+    """The stand-in for the card shows a wrong result, and a hang."""
+    for number, expected in ((0, "wrong in 1 of 1"), (1, "hang in launch 1")):
+        subject, mutant = (
+            ("elementwise_add", "elementwise_add_kernel: MbarrierWait 1 removed"),
+            ("elementwise_add", "elementwise_add_kernel: MbarrierArriveExpectTx 1 16 bytes more"),
+        )[number]
+        row = {"number": number, "subject": subject, "mutant": mutant}
+        (result,) = card_mutants.run([row], 1, 4.0, 100.0, "--dry-run")
+        assert result["outcome"].startswith(expected)
 
 
 def test_the_subjects_have_the_same_operations_at_both_sizes() -> None:

@@ -37,10 +37,11 @@ def test_a_product_has_no_tensor_cores(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_verdict() -> None:
-    row = {"example": "a", "sizes": [1], "target": "sm_80", "options": {}, "schedules": 2, "plain simulator": 0.1}
+    row = {"example": "a", "sizes": [1], "target": "sm_80", "options": {}, "calls": 1, "schedules": 2}
     good = row | {"check": 1.9, "plain simulators a schedule": 9.5, "findings": 0, "goal": 2.0}
     assert check_speed.missed([good, {"numba": "compile", "check": 9.0}]) == []
-    assert "2.1 s, over 2.0 s" in check_speed.missed([good | {"check": 2.1}])[0]
+    assert "2.1 s for 1 calls, over 2.0 s" in check_speed.missed([good | {"check": 2.1}])[0]
+    assert check_speed.missed([good | {"check": 2.1, "calls": 2}]) == []
     assert "1 findings" in check_speed.missed([good | {"findings": 1}])[0]
     product = {key: value for key, value in good.items() if key != "goal"} | {"plain simulators a schedule": 11.0}
     assert "11.0 times" in check_speed.missed([product])[0]

@@ -161,10 +161,26 @@ def test_a_slice_along_a_variable_of_the_loop():
 
 def test_slice_out_of_range():
     def body(A, V, shared, bx):
-        T.copy(A[200:264, 0:32], shared)
+        T.copy(A[256:320, 0:32], shared)
 
     error = refused(body, "slice 0 of A is out of range")
-    assert error.got == "200:264"
+    assert error.got == "256:320"
+
+
+def test_slice_that_reaches_beyond_the_end_of_a_tensor():
+    def body(A, V, shared, bx):
+        T.copy(A[200:264, 0:32], shared)
+
+    (copy,) = copies(body)
+    assert copy.source.extents == (64, 32)
+
+
+def test_slice_that_reaches_beyond_the_end_of_a_tile():
+    def body(A, V, shared, bx):
+        T.copy(shared[32:96, 0:32], A[0:64, 0:32])
+
+    error = refused(body, "slice 0 of shared is out of range")
+    assert error.got == "32:96"
 
 
 def test_slice_of_unknown_extent():

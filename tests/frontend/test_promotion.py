@@ -36,8 +36,8 @@ def exception(name: str, left: str, right: str, theirs: str) -> str | None:
         return "int32"
     if name == "div" and not any("float" in kind for kind in kinds):
         return "float32"
-    if name not in ("and", "if_then_else") and theirs.startswith("float8"):
-        return "error"  # 8-bit floats are only stored, copied and cast
+    if name not in ("and", "if_then_else", "max", "min") and theirs.startswith("float8"):
+        return "error"  # 8-bit floats are only stored, copied, cast and compared
     return None
 
 

@@ -211,6 +211,28 @@ def test_data_dependent_address() -> None:
     assert compare(through_let[1], through_let[2], Relation((("k", 1),))) is Overlap.POSSIBLE
 
 
+@pytest.mark.parametrize(("distance", "lanes", "apart"), [(4, 4, True), (-4, 4, True), (3, 4, False), (0, 1, False)])
+def test_parts_of_a_place_that_is_not_known(distance: int, lanes: int, apart: bool) -> None:
+    """One thread, at a stage that it read from memory: the parts of one iteration lie beside each other, those of
+    another one anywhere; and another thread may be at another stage."""
+    stage = binary("mul", Var("stage", int32), constant(64))
+    asked = dict(threads_matter=False)
+
+    def stored(index: Expr, thread: int) -> Access:
+        return only(If(THREAD.eq(thread), put(index, lanes=lanes)))
+
+    first, second = stored(stage, 3), stored(binary("add", stage, constant(distance)), 3)
+    assert (compare(first, second, **asked) is Overlap.NONE) == apart
+    assert compare(first, second, Relation((("k", 1),)), **asked) is not Overlap.NONE
+    other = stored(binary("add", stage, constant(distance)), 4)
+    assert compare(first, other, **asked) is not Overlap.NONE
+    elsewhere = stored(binary("add", binary("mul", Var("turn", int32), constant(64)), constant(distance)), 3)
+    assert compare(first, elsewhere, **asked) is not Overlap.NONE
+    twice = binary("mul", Var("i", int32), constant(2))
+    looped = [only(If(THREAD.eq(3), loop("i", N, put(binary("add", twice, constant(d)))))) for d in (0, 2)]
+    assert compare(*looped, **asked) is not Overlap.NONE
+
+
 def test_a_tail_guard_is_a_superset() -> None:
     guarded = only(If((binary("mul", BX, 8) + THREAD).lt(N), put(THREAD)))
     assert footprint(guarded).exact

@@ -105,3 +105,27 @@ def two_products(Q, K, V, block=64, threads=128, num_stages=3, through="register
                 T.gemm(P, V_shared, total, policy=T.GemmWarpPolicy.FullRow)
         T.copy(total, O[bx * block, 0])
     return O
+
+
+@ptxtile.jit
+def scaled_in_cluster(A, B, S, block=64, num_stages=3):
+    """(A ⊙ S) · Bᵀ by clusters of two blocks that load a tile of A together."""
+    M, N, K = T.const("M, N, K")
+    A: T.Tensor((M, K), "bfloat16")
+    B: T.Tensor((N, K), "bfloat16")
+    S: T.Tensor((M,), "float32")
+    C = T.empty((M, N), "float32")
+    with T.Kernel(N // block, M // block, threads=128, cluster_dims=2) as (bx, by):
+        A_shared = T.alloc_shared((block, block), "bfloat16")
+        B_shared = T.alloc_shared((block, block), "bfloat16")
+        made = T.alloc_shared((block, block), "bfloat16")
+        C_local = T.alloc_fragment((block, block), "float32")
+        T.clear(C_local)
+        for k in T.Pipelined(K // block, num_stages=num_stages):
+            T.copy(A[by * block, k * block], A_shared)
+            T.copy(B[bx * block, k * block], B_shared)
+            for i, j in T.Parallel(block, block):
+                made[i, j] = A_shared[i, j] * S[by * block + i]
+            T.gemm(made, B_shared, C_local, transpose_B=True)
+        T.copy(C_local, C[by * block, bx * block])
+    return C

@@ -111,3 +111,25 @@ def rewritten_operand(A, B, block=64, num_stages=4):
             T.gemm(doubled, B_shared, C_local, transpose_B=True)
         T.copy(C_local, C[by * block, bx * block])
     return C
+
+
+@ptxtile.jit
+def raised(A, B, block=64, num_stages=3):
+    """(A + 1) · Bᵀ, where the threads raise the tile of A by atomic additions."""
+    M, N, K = T.const("M, N, K")
+    A: T.Tensor((M, K), "bfloat16")
+    B: T.Tensor((N, K), "bfloat16")
+    C = T.empty((M, N), "float32")
+    with T.Kernel(N // block, M // block, threads=128) as (bx, by):
+        A_shared = T.alloc_shared((block, block), "bfloat16")
+        B_shared = T.alloc_shared((block, block), "bfloat16")
+        C_local = T.alloc_fragment((block, block), "float32")
+        T.clear(C_local)
+        for k in T.Pipelined(K // block, num_stages=num_stages):
+            T.copy(A[by * block, k * block], A_shared)
+            T.copy(B[bx * block, k * block], B_shared)
+            for i, j in T.Parallel(block, block):
+                T.atomic_add(A_shared[i, j], T.bfloat16(1))
+            T.gemm(A_shared, B_shared, C_local, transpose_B=True)
+        T.copy(C_local, C[by * block, bx * block])
+    return C

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from ptxtile.ir.cluster_ops import MbarrierArriveRemote
 from ptxtile.ir.expressions import Binary, Const, Var
 from ptxtile.ir.gpu_ops import BarSync
 from ptxtile.ir.program import Program
@@ -169,6 +170,19 @@ def test_results_and_races(options, trips):
         found = outputs(kernel.program, effects, **inputs)["C"]
         assert float((found.double() - wanted).norm()) <= 1e-6 * float(wanted.norm())
     report = check(kernel.program, {**inputs, "C": torch.zeros(128, 128)}, {}, seeds=range(3), strict=True)
+    assert not report.findings, report.findings
+
+
+@pytest.mark.parametrize("trips", [2, 3, 7])
+def test_all_blocks_of_a_cluster_release_late(trips):
+    kernel = specialized(made_kernels.scaled_in_cluster, "sm_90a", M=64, N=128, K=64 * trips)
+    assert len(reasons(kernel, "two versions")) == 1
+    assert nodes(kernel.program, MbarrierArriveRemote)
+    inputs, wanted = arguments(trips, M=64)
+    for effects in policies([trips]):
+        found = outputs(kernel.program, effects, **inputs)["C"]
+        assert float((found.double() - wanted).norm() / wanted.norm()) < 1e-6
+    report = check(kernel.program, {**inputs, "C": torch.zeros(64, 128)}, {}, seeds=range(3), strict=True)
     assert not report.findings, report.findings
 
 

@@ -8,6 +8,7 @@ import torch
 from ptxtile.ir.gpu_ops import MbarrierInit
 from ptxtile.ir.program import Program
 from ptxtile.ir.tensor_core_ops import WgmmaWaitGroup
+from ptxtile.sim.check.run import check
 from tests.clusters.simulate import nodes, outputs, policies, specialized
 from tests.gemm.kernels import gemm
 from tests.lower import ring_kernels
@@ -74,6 +75,18 @@ def test_an_operand_that_the_loop_rewrites_is_waited_for():
     for effects in policies([3]):
         found = outputs(kernel.program, effects, A=a, B=b)["C"]
         assert float((found.double() - wanted).norm() / wanted.norm()) < 1e-6
+
+
+@pytest.mark.parametrize("target", ["sm_90a", "sm_120a", "sm_80"])
+def test_atomic_operations_find_their_stage(target):
+    kernel = specialized(ring_kernels.raised, target, M=64, N=64, K=512)
+    a, b = random_matrices(2, 64, 512)
+    wanted = (a + 1).double() @ b.double().T
+    for effects in policies([4]):
+        found = outputs(kernel.program, effects, A=a, B=b)["C"]
+        assert float((found.double() - wanted).norm() / wanted.norm()) < 1e-6
+    report = check(kernel.program, {"A": a, "B": b, "C": torch.zeros(64, 64)}, {})
+    assert not report.findings, report.findings
 
 
 @pytest.mark.parametrize("function", [ring_kernels.gated, ring_kernels.gemm_and_rows])

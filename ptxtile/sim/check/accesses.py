@@ -24,7 +24,7 @@ from ptxtile.sim.memory import GlobalTensor, units_of, value_of
 if TYPE_CHECKING:
     from ptxtile.sim.check.machine import CheckedThreads
 
-MOST_PLACES = 1 << 16
+MOST_PLACES = 1 << 13
 """Places that are kept of a unit."""
 
 

@@ -12,9 +12,10 @@ that was removed. Two kinds of runs show this by the checker's own happens-befor
   there is no such access: each edge that it contributes is implied by others, or orders nothing that conflicts.
 
 The second kind keeps a lucky schedule of the mutant from counting as a proof: there the order in which barriers
-complete is that of the program. It must have executed the operation; a piece that never ran is no equivalent. Pieces
-that somebody waits for (arrivals, counts, bytes, parities) have no such argument: a mutant of them is reported, or
-survives.
+complete is that of the program. It must have executed the operation; a piece that never ran is no equivalent. An
+arrival on an mbarrier is equivalent when, in the unchanged program, nobody waits for a phase that it arrives in or for
+a later one. Other pieces that somebody waits for (counts, bytes, parities) have no such argument: a mutant of them is
+reported, or survives. All runs are strict: threads must also keep pace where a wait could otherwise come too late.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import TYPE_CHECKING
 
+from ptxtile.ir import async_copy_ops, cluster_ops, gpu_ops
 from ptxtile.ir.program import Program
 from ptxtile.records import record
 from ptxtile.sim.check.findings import Finding
@@ -32,6 +34,9 @@ from ptxtile.sim.check.run import check
 
 if TYPE_CHECKING:
     import torch
+
+
+ARRIVALS = (gpu_ops.MbarrierArrive, cluster_ops.MbarrierArriveRemote, async_copy_ops.CpAsyncMbarrierArrive)
 
 
 class Fate(Enum):
@@ -54,18 +59,19 @@ def judge(
     seeds: range,
 ) -> Verdict:  # fmt: skip
     """Runs ``mutant`` of ``program`` (which it holds the statements of) until something is found."""
-    report = check(mutant.program, tensors, scalars, seeds=seeds, most_findings=1)
+    report = check(mutant.program, tensors, scalars, seeds=seeds, most_findings=1, strict=True)
     if report.findings:
         return Verdict(Fate.KILLED, finding=report.findings[0])
-    if not mutant.only_orders:
+    arrives = isinstance(mutant.original, ARRIVALS) and mutant.changed is None
+    if not mutant.only_orders and not arrives:
         return Verdict(Fate.SURVIVED, "somebody waits for it, so that its order cannot be withheld")
-    withheld = Withheld(mutant.original, mutant.changed)
-    report = check(program, tensors, scalars, seeds=seeds, most_findings=1, withheld=withheld)
+    withheld = Withheld(mutant.original, mutant.original if arrives else mutant.changed)
+    report = check(program, tensors, scalars, seeds=seeds, most_findings=1, strict=True, withheld=withheld)
     if report.findings:
         return Verdict(Fate.SURVIVED, f"its order is needed, though no run shows it: {report.findings[0].message}")
     if not withheld.executed:
         return Verdict(Fate.SURVIVED, "it never ran")
-    reason = (
-        f"ran {withheld.executed} times; without it all conflicting accesses were ordered in {len(seeds)} schedules"
-    )
-    return Verdict(Fate.EQUIVALENT, reason)
+    if withheld.awaited:
+        return Verdict(Fate.SURVIVED, "somebody waits for a phase that it arrives in, or for a later one")
+    why = "nobody waited for what it arrives at" if arrives else "without it all conflicting accesses were ordered"
+    return Verdict(Fate.EQUIVALENT, f"ran {withheld.executed} times; {why} in {len(seeds)} schedules")

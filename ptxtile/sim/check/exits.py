@@ -60,6 +60,10 @@ class Outstanding:
             self._report(int(cta), int(agent))
         self._check_mbarriers()
         self._check_named_barriers()
+        withheld = self.watch.group.schedule.withheld
+        if withheld is not None:
+            barriers = self.watch.group.checked_mbarriers()
+            withheld.awaited |= any(mbarrier.awaits(withheld.statement) for mbarrier in barriers)
 
     def _report(self, cta: int, agent: int) -> None:
         engine, _ = self.watch.clocks.engine_of(agent)

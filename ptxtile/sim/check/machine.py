@@ -41,7 +41,7 @@ from ptxtile.sim.rules.mbarriers import Mbarrier
 PAUSE = 0.2
 """How likely a warp lets others go first after an operation that orders something."""
 
-MOST_KNOWN = 1 << 17
+MOST_KNOWN = 1 << 14
 """Values of expressions that a unit keeps."""
 
 MOST_TURNS = 10_000
@@ -53,11 +53,13 @@ _Item = TypeVar("_Item")
 @dataclass(slots=True)
 class Withheld:
     """``statement`` (by identity) runs as ever, but orders accesses only as ``instead`` would, None: not at all.
-    ``executed``: how often it ran."""
+    ``executed``: how often it ran; ``awaited``, of an arrival: whether anybody has waited for a phase that it arrived
+    in."""
 
     statement: Statement
     instead: Statement | None
     executed: int = 0
+    awaited: bool = False
 
 
 @dataclass(slots=True)

@@ -79,7 +79,7 @@ def arrive(threads: CheckedThreads, op: Any, mask: Mask, *, copies: bool = False
     """Arrivals with or without expected bytes; ``copies``: of cp.async."""
     for mbarrier, lanes in _named(threads, op, mask):
         _touch_own(threads, op, mbarrier, lanes)
-        announced = [Arrival(cta, threads.shuffled(numbers), copies) for cta, numbers in threads.warps(lanes)]
+        announced = [Arrival(cta, threads.shuffled(numbers), op, copies) for cta, numbers in threads.warps(lanes)]
         mbarrier.coming = threads.in_some_order(announced)
     yield
 
@@ -100,7 +100,7 @@ def arrive_remotely(threads: CheckedThreads, op: cluster_ops.MbarrierArriveRemot
         for cta, target, number in zip(ctas.tolist(), targets.tolist(), numbers.tolist(), strict=True):
             if cta != target:
                 watch.outstanding.add_signal(op, target, number)
-        announced = [Arrival(int(target), numbers[index : index + 1]) for index, target in enumerate(targets)]
+        announced = [Arrival(int(target), numbers[index : index + 1], op) for index, target in enumerate(targets)]
         mbarrier.coming = threads.in_some_order(announced)
     yield
 

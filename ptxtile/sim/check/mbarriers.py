@@ -7,16 +7,19 @@ from dataclasses import dataclass
 import numpy as np
 
 from ptxtile.errors import Location
+from ptxtile.ir.statements import Statement
 from ptxtile.sim.check.clocks import KNOWN, WARP, Clocks, Engine
 from ptxtile.sim.rules.mbarriers import Mbarrier
 
 
 @dataclass(slots=True)
 class Arrival:
-    """Arrivals of ``threads`` of one warp on the mbarrier of ``cta``; ``copies``: once their cp.async are done."""
+    """Arrivals of ``threads`` of one warp on the mbarrier of ``cta``, by ``statement``; ``copies``: once their cp.async
+    are done."""
 
     cta: int
     threads: np.ndarray
+    statement: Statement
     copies: bool = False
 
 
@@ -39,6 +42,8 @@ class CheckedMbarrier(Mbarrier):
         self.arrived: list[dict[int, int]] = [{} for _ in range(ctas)]
         self.ever: list[set[int]] = [set() for _ in range(ctas)]
         self.latest_use: Location | None = None
+        self.latest_arrivals: dict[tuple[int, int], int] = {}
+        """By the id of a statement and the CTA: the last phase that it has arrived in."""
         """Where something arrived last, or was announced or loaded; before that, where it was waited for."""
         self.loading = np.zeros(ctas, dtype=np.int64)
         """Bytes of loads that have been issued and have not been counted yet."""
@@ -67,6 +72,7 @@ class CheckedMbarrier(Mbarrier):
 
     def _arrive_together(self, arrival: Arrival, threads: np.ndarray) -> None:
         cta, warp = arrival.cta, int(threads[0]) // WARP
+        self.latest_arrivals[id(arrival.statement), cta] = int(self.phase[cta])
         clock = self.clocks.release(threads)
         if arrival.copies:
             agents = self.clocks.agents_of(Engine.CP_ASYNC, threads)
@@ -121,6 +127,14 @@ class CheckedMbarrier(Mbarrier):
         """The latest phase whose completion lets a wait for ``parity`` pass; 0: the state after init."""
         phase = int(self.phase[cta])
         return phase if phase & 1 != parity else phase - 1
+
+    def awaits(self, statement: Statement) -> bool:
+        """Whether somebody has seen a phase complete that ``statement`` arrived in, or a later one."""
+        return any(
+            phase < self.seen[cta * self.clocks.stride : (cta + 1) * self.clocks.stride].max()
+            for (known, cta), phase in self.latest_arrivals.items()
+            if known == id(statement)
+        )
 
     def is_under_way(self, cta: int) -> bool:
         """Whether something has arrived in the present phase, or is expected."""

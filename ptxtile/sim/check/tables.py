@@ -20,11 +20,12 @@ from ptxtile.ir.statements import For, Let
 from ptxtile.records import record
 from ptxtile.sim.dtypes import Value
 from ptxtile.sim.evaluator import Evaluator
+from ptxtile.sim.masks import Mask
 
 _PURE = (Binary, Cast, Compare, Const, LogicalAnd, LogicalOr, Select, Unary)
 """Arithmetic on integers is total in the simulator, so that it may be done for threads that are not active."""
 
-MOST_NUMBERS = 1 << 23
+MOST_NUMBERS = 1 << 22
 """Numbers that the tables of a launch hold at most; then they begin anew."""
 
 
@@ -39,13 +40,21 @@ class Pure:
 class _Definitions(dict[str, Value]):
     """Values of names; those that stand for pure expressions are worked out when they are asked for."""
 
-    def __init__(self, tables: Tables) -> None:
-        super().__init__()
+    def __init__(self, tables: Tables, values: Mapping[str, Value]) -> None:
+        super().__init__(values)
         self.tables = tables
+        self.worked_out: list[str] = []
 
     def __missing__(self, name: str) -> Value:
         value = self[name] = self.tables.evaluate(self.tables.definitions[name])
+        self.worked_out.append(name)
         return value
+
+    def forget(self) -> None:
+        """What depends on the sources."""
+        for name in self.worked_out:
+            del self[name]
+        self.worked_out.clear()
 
 
 class Tables(Evaluator):
@@ -54,15 +63,16 @@ class Tables(Evaluator):
 
     def __init__(self, kernel: Kernel, functions: Iterable[Function], parameters: Mapping[str, Value]) -> None:
         super().__init__()
-        self.threads = kernel.threads
-        self.fixed = {**parameters, kernel.thread.name: np.arange(kernel.threads, dtype=np.int32)[None, :]}
+        fixed = {**parameters, kernel.thread.name: np.arange(kernel.threads, dtype=np.int32)[None, :]}
+        self.variables: _Definitions = _Definitions(self, fixed)
+        self._constants: dict[int, Value] = {}
         self.definitions: dict[str, Expr] = {}
         self.pure: dict[int, Pure] = {}
         self.numbers = 0
         self._known: dict[tuple[Any, ...], Value] = {}
         self._parts: dict[int, dict[Any, Any]] = {}
         self._places: dict[int, dict[Any, Any]] = {}
-        self._sources: dict[str, frozenset[str]] = dict.fromkeys(self.fixed, frozenset())
+        self._sources: dict[str, frozenset[str]] = dict.fromkeys(fixed, frozenset())
         self._sources |= {var.name: frozenset((var.name,)) for var in kernel.block_vars}
         self._collect(kernel.body)
         for function in functions:
@@ -114,13 +124,20 @@ class Tables(Evaluator):
             value.flags.writeable = False
         return value
 
+    def evaluate(self, node: Expr, mask: Mask = None) -> Value:
+        if isinstance(node, Const):
+            value = self._constants.get(id(node))
+            if value is None:
+                value = self._constants[id(node)] = super().evaluate(node, mask)
+            return value
+        return super().evaluate(node, mask)
+
     def value(self, key: tuple[Any, ...], pure: Pure) -> Value:
         """For all threads, [1, thread], or a number for all of them alike; ``key``: the expression's id, then the
         numbers of its sources."""
         value = self._known.get(key)
         if value is None:
-            self.variables = _Definitions(self)
-            self.variables.update(self.fixed)
+            self.variables.forget()
             self.variables.update(zip(pure.sources, key[1:], strict=True))
             value = self.evaluate(pure.node)
             self.numbers += value.size if isinstance(value, np.ndarray) else 1

@@ -1,5 +1,5 @@
-"""The measure of the checker, on three small programs: it reports each mutant that is not equivalent, and nothing of
-the programs themselves. bench/mutations.py does the same for all examples."""
+"""The measure of the checker, on small programs of each target: it reports each mutant that is not equivalent, and
+nothing of the programs themselves. bench/mutations.py does the same for all examples."""
 
 from __future__ import annotations
 
@@ -60,20 +60,28 @@ def _matrix(rows: int, columns: int, dtype: torch.dtype) -> torch.Tensor:
     return torch.randn(rows, columns).to(dtype)
 
 
-def _roles() -> None:
-    ptxtile.jit(add, target="sm_90a", specialize_warps=True)(*(_matrix(33, 36, torch.float32) for _ in range(2)))
+def _add(target: str, roles: bool | None = None) -> None:
+    options: dict[str, Any] = {} if roles is None else {"specialize_warps": roles}
+    ptxtile.jit(add, target=target, **options)(*(_matrix(33, 36, torch.float32) for _ in range(2)))
 
 
 def _wgmma() -> None:
     ptxtile.jit(gemm, target="sm_90a")(_matrix(65, 392, torch.bfloat16), _matrix(64, 392, torch.bfloat16))
 
 
-def _mma() -> None:
+def _mma(target: str, threads: int) -> None:
     operands = _matrix(33, 392, torch.bfloat16), _matrix(32, 392, torch.bfloat16)
-    ptxtile.jit(gemm, target="sm_80")(*operands, block=32, threads=64)
+    ptxtile.jit(gemm, target=target)(*operands, block=32, threads=threads)
 
 
-PROGRAMS = {"add with roles, sm_90a": _roles, "gemm, sm_90a": _wgmma, "gemm, sm_80": _mma}
+PROGRAMS = {
+    "add, sm_90a": lambda: _add("sm_90a"),
+    "add with roles, sm_90a": lambda: _add("sm_90a", roles=True),
+    "add, sm_120a": lambda: _add("sm_120a"),
+    "gemm, sm_90a": _wgmma,
+    "gemm, sm_80": lambda: _mma("sm_80", threads=64),
+    "gemm, sm_120a": lambda: _mma("sm_120a", threads=128),
+}
 
 
 @pytest.fixture(params=PROGRAMS)
@@ -87,7 +95,7 @@ def call(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Cal
 
 def test_every_mutant_is_reported(call: Call) -> None:
     program, tensors, scalars = call
-    report = check(program, tensors, scalars, seeds=SEEDS)
+    report = check(program, tensors, scalars, seeds=SEEDS, strict=True)
     assert report.clean, report
     fates: Counter[Fate] = Counter()
     for mutant in mutants(program):

@@ -27,10 +27,8 @@ from ptxtile.lower import specialize_warps
 from ptxtile.lower.made_operands import MadeOperands
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
-sys.path.append(str(Path(__file__).resolve().parents[1] / "examples"))
 
-import gemm_w4a16
-
+from examples import gemm_w4a16
 from tests.lower import made_kernels
 
 SIZE = 4096
@@ -76,7 +74,7 @@ CASES: dict[str, Callable[[int, str], Any]] = {
 }
 
 
-def switched_off(body: Any, uses: Any, free: Any, room: Any) -> MadeOperands:
+def switched_off(body: Any, uses: Any, free: Any, room: Any, names: Any) -> MadeOperands:
     return MadeOperands(body)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ptxtile.errors import Location, TraceError, TypeMismatchError
-from ptxtile.frontend.buffers import Size, shape_of, shape_text
+from ptxtile.frontend.buffers import BufferData, Size, shape_of, shape_text, view_of
 from ptxtile.frontend.current import tracer_for
 from ptxtile.frontend.dtypes import as_dtype, is_dtype
 from ptxtile.frontend.locations import user_location
@@ -34,9 +34,11 @@ class TensorAnnotation:
 
 
 class _TensorFactory:
-    """``T.Tensor(shape, dtype)`` and ``T.Tensor[shape, dtype]``."""
+    """``T.Tensor(shape, dtype)`` and ``T.Tensor[shape, dtype]``; ``T.Tensor(shape, dtype, A.data)`` is a view of A."""
 
-    def __call__(self, shape: Any, dtype: Any = "float32", data: Any = None, scope: Any = None) -> TensorAnnotation:
+    def __call__(self, shape: Any, dtype: Any = "float32", data: Any = None, scope: Any = None) -> Any:
+        if isinstance(data, BufferData):
+            return view_of(data.buffer, shape, dtype, None, "T.Tensor")
         if data is not None or scope is not None:
             raise TraceError(
                 "T.Tensor with data or scope",
@@ -135,6 +137,9 @@ def const(name: str | int | float, dtype: Any = "int32") -> Any:
 
 def dynamic(name: str, dtype: Any = "int32") -> Any:
     """``m = T.dynamic("m")``: a size that is known at launch, solved from the tensors' shapes; int32 unless said."""
+    element = as_dtype(dtype)
+    if not element.is_integer or element.bits < 32:
+        raise TypeMismatchError("T.dynamic", location=user_location(), expected="int32 or int64", got=str(element))
     values = tuple(SizeVariable(symbol, dtype) for symbol in _names(name, "T.dynamic"))
     return values[0] if len(values) == 1 else values
 
@@ -145,10 +150,7 @@ class SizeVariable(Value):
     __slots__ = ()
 
     def __init__(self, name: str, dtype: Any = "int32") -> None:
-        element = as_dtype(dtype)
-        if not element.is_integer or element.bits < 32:
-            raise TypeMismatchError("T.dynamic", location=user_location(), expected="int32 or int64", got=str(element))
-        super().__init__(Var(name, element))
+        super().__init__(Var(name, as_dtype(dtype)))
 
 
 symbolic = dynamic

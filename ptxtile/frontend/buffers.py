@@ -96,6 +96,11 @@ class TracedBuffer:
     def ndim(self) -> int:
         return self.ir.rank
 
+    @property
+    def data(self) -> BufferData:
+        """The buffer's memory, for ``T.Tensor(shape, dtype, A.data)``."""
+        return BufferData(self)
+
     def scope(self) -> str:
         return self.ir.scope.value
 
@@ -216,6 +221,15 @@ class FragmentElement(Value):
     @property
     def ir_dtype(self) -> DType:
         return self.buffer.ir.dtype
+
+
+class BufferData:
+    """The memory of a buffer, of which ``T.Tensor`` makes another view."""
+
+    __slots__ = ("buffer",)
+
+    def __init__(self, buffer: TracedBuffer) -> None:
+        self.buffer = buffer
 
 
 class BufferRegion:

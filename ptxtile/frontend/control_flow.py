@@ -7,13 +7,13 @@ with the user's local variables by ``enter``, ``between`` and ``leave``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ptxtile.errors import Location, TraceError
 from ptxtile.frontend import operations
 from ptxtile.frontend.locations import user_location
-from ptxtile.frontend.loops import GridLoop, ParallelLoop, SequentialLoop
+from ptxtile.frontend.loops import GridLoop, ParallelLoop, SequentialLoop, indices_of
 from ptxtile.frontend.parallel_dependences import check_parallel
 from ptxtile.frontend.tracer import Block, HoistPoint, Tracer, inline_lets, reads_only_locals
 from ptxtile.frontend.values import Local, Undefined, Value, index_expr, is_number
@@ -298,12 +298,6 @@ class TracedFor(TracedLoop):
             kind = LoopKind.SERIAL
         statement = For(self.var, self.start, self.stop, self.loop.step, kind, body, options, location=self.location)
         self.tracer.emit(statement)
-
-
-def indices_of(variables: Sequence[Var], tuple_of_one: bool) -> Any:
-    """What a loop or a launch gives its target: one index alone, unless the target is a tuple of one."""
-    indices = tuple(Value(var) for var in variables)
-    return indices if len(indices) > 1 or tuple_of_one else indices[0]
 
 
 class TracedGrid(TracedLoop):

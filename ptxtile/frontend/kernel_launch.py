@@ -8,10 +8,10 @@ from ptxtile.errors import ResourceError, TraceError, TypeMismatchError
 from ptxtile.frontend.annotate_layouts import laid_out
 from ptxtile.frontend.buffers import Size, size_of, size_value
 from ptxtile.frontend.clusters import check_grid, cluster_extents
-from ptxtile.frontend.control_flow import indices_of
 from ptxtile.frontend.current import kernel_tracer, tracer_for
 from ptxtile.frontend.kernel_annotations import swizzled_blocks
 from ptxtile.frontend.locations import user_location
+from ptxtile.frontend.loops import indices_of
 from ptxtile.frontend.tracer import OpenKernel, Tracer
 from ptxtile.frontend.values import Value
 from ptxtile.ir.expressions import Binary, Expr, Var, constant

@@ -5,7 +5,7 @@ Each call gives a description; ``for`` over it makes the loop (:mod:`ptxtile.fro
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ from ptxtile.errors import TraceError, TypeMismatchError
 from ptxtile.frontend.current import tracer_for
 from ptxtile.frontend.locations import user_location
 from ptxtile.frontend.values import Value
+from ptxtile.ir.expressions import Var
 from ptxtile.ir.statements import LoopKind
 
 if TYPE_CHECKING:
@@ -54,6 +55,12 @@ class GridLoop:
     extents: tuple[Any, ...]
 
     __iter__ = SequentialLoop.__iter__  # type: ignore[assignment]
+
+
+def indices_of(variables: Sequence[Var], tuple_of_one: bool) -> Any:
+    """What a loop or a launch gives its target: one index alone, unless the target is a tuple of one."""
+    indices = tuple(Value(var) for var in variables)
+    return indices if len(indices) != 1 or tuple_of_one else indices[0]
 
 
 def _bounds(what: str, start: Any, stop: Any, step: Any) -> tuple[Any, Any, int]:

@@ -138,9 +138,12 @@ def copy(
 ) -> None:
     """``dst = src`` over equal extents, with a cast where dtypes differ.
 
-    Reads outside of the source give 0, writes outside of the destination are dropped.
+    Reads outside of the source give 0, writes outside of the destination are dropped. In T.Parallel it copies one
+    element to another: ``T.copy(A[i, j], B[i, j])``.
     """
     tracer = kernel_tracer("T.copy")
+    if tracer.parallel_depth and _copy_element(tracer, src, dst):
+        return
     outside_parallel(tracer, "T.copy")
     if eviction_policy is not None and eviction_policy not in _EVICTION_POLICIES:
         raise TraceError(
@@ -160,6 +163,17 @@ def copy(
         eviction_policy, location=user_location(),
     )  # fmt: skip
     tracer.emit(statement)
+
+
+def _copy_element(tracer: Tracer, source: Any, destination: Any) -> bool:
+    """Whether both sides are elements; then the one is assigned to the other."""
+    if not isinstance(source, Value) or not isinstance(destination, Value) or destination.element is None:
+        return False
+    if destination.let is not None:
+        tracer.discard(destination.let)
+    buffer, indices = destination.element
+    buffer[tuple(Value(index) for index in indices)] = source
+    return True
 
 
 def whole_region(tracer: Tracer, value: Any, what: str) -> Region:

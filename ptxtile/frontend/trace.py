@@ -44,6 +44,12 @@ def runtime_parameters(function: UserFunction) -> tuple[str, ...]:
 
 def _describe(name: str, annotation: Any) -> TensorSignature | ScalarSignature:
     if isinstance(annotation, TensorAnnotation):
+        if annotation.dtype.bits < 8 and not annotation.dtype.is_bool:
+            raise TypeMismatchError(
+                f"{name} is a tensor of {annotation.dtype}, which calls cannot pass yet", location=annotation.location,
+                expected="a dtype of whole bytes", got=str(annotation.dtype),
+                hint="declare T.uint8 with two elements in each byte, and unpack them: (A[i // 2] >> (i % 2 * 4)) & 15",
+            )  # fmt: skip
         return TensorSignature(name, annotation.dtype, annotation.shape, annotation.strides, annotation.location)
     if is_dtype(annotation):
         return ScalarSignature(name, as_dtype(annotation))

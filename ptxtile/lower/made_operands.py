@@ -5,11 +5,13 @@ unpack, probabilities that they compute) need not be waited for right behind it,
 the first statement that would disturb it: what touches its accumulator, writes its operand in registers, or writes its
 tile in shared memory. Until then the threads compute while the tensor cores multiply.
 
-A shared tile that is wholly written in each iteration, and used nowhere else, gets two versions, used in turn: then
-it is written at once too, and the wait stands in front of the next gemm. One barrier an iteration is enough: whoever
-writes version k % 2 in iteration k has passed the barrier of iteration k - 1, which came after all threads' waits for
-gemm k - 2, the last that read it. Stages of rings are released behind the wait, one iteration late, which is why
-shorter rings are left alone.
+With two versions of the operand it may be written as well, and the wait stands in front of the next gemm. One in
+registers is copied to others behind the wait, as far as there are registers for both. A shared tile has a second
+version if it is wholly written in each iteration and used nowhere else. They are used in turn, and one barrier an
+iteration is enough: whoever writes version k % 2 in iteration k has passed the barrier of iteration k - 1, which came
+after all threads' waits for gemm k - 2, the last that read it.
+
+Stages of rings are released behind the wait, late in the next iteration, which is why shorter rings are left alone.
 """
 
 from __future__ import annotations
@@ -17,11 +19,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from ptxtile.ir.buffers import Buffer, Scope
-from ptxtile.ir.expressions import Expr, Load, binary, constant_value
+from ptxtile.ir.buffers import Buffer, Scope, allocate
+from ptxtile.ir.expressions import Expr, Load, binary, constant, constant_value
 from ptxtile.ir.gpu_ops import MbarrierWait
-from ptxtile.ir.program import Kernel, Why
-from ptxtile.ir.rewrite import buffers_of, copy_with, map_children, walk
+from ptxtile.ir.names import NameSupply
+from ptxtile.ir.program import Why
+from ptxtile.ir.rewrite import Rewriter, buffers_of, copy_with, map_children, walk
 from ptxtile.ir.statements import (
     Allocate,
     Break,
@@ -29,64 +32,29 @@ from ptxtile.ir.statements import (
     For,
     Let,
     LoopKind,
-    Role,
     Seq,
-    Specialized,
     Statement,
     Store,
     View,
     seq,
 )
 from ptxtile.ir.tensor_core_ops import WgmmaWaitGroup
-from ptxtile.ir.tile_ops import Assume, Copy, Fill, Gemm, Region
+from ptxtile.ir.tile_ops import Assume, Copy, CopyPath, Fill, Gemm, Region
 from ptxtile.ir.types import int32
-from ptxtile.lower.occupancy import resident_blocks
 from ptxtile.lower.overlap_gemms import RingUse, distinct, is_asynchronous, touches
-from ptxtile.lower.plan_registers import BESIDE_FRAGMENTS, plan_registers
 from ptxtile.lower.rings import versioned
+from ptxtile.lower.second_versions import Room, version_bytes
 from ptxtile.lower.whole_tiles import is_wholly_written
 from ptxtile.records import record
-from ptxtile.target import Target
 
 PASS_NAME = "specialize_warps"
 FEWEST_STAGES = 3
 """Of a ring whose stages are held for most of an iteration more: the gemm in flight reads one, the threads that prepare
 the next read another, and one is loaded. Up to another gemm early in the iteration it is held for a moment only."""
 VERSIONS = 2
-ALIGNMENT = 1024
-"""Bytes that each version of a tile starts at a multiple of, with the widest swizzle."""
 
 _IDLE = (Let, Assume, MbarrierWait, Allocate, View)
 """Statements that no time is won by overlapping."""
-
-
-@dataclass
-class SharedRoom:
-    """Shared memory that second versions of tiles may take. ``used``: bytes of a block without them."""
-
-    kernel: Kernel
-    consumers: int
-    target: Target
-    used: int
-
-    def refusal(self, size: int) -> str:
-        """Why ``size`` bytes more are not to be had; empty if they are."""
-        left = self.target.max_shared_bytes - self.used
-        if size > left:
-            return f"a second version takes {size} bytes of shared memory, and {max(left, 0)} are left"
-        before, after = (self._blocks(total) for total in (self.used, self.used + size))
-        if after < before:
-            return f"with a second version a multiprocessor holds {after} instead of {before} CTAs"
-        return ""
-
-    def _blocks(self, total: int) -> int:
-        roles = Specialized(
-            (
-                Role("consumer", 0, self.consumers, self.kernel.body, registers=1),
-                Role("producer", self.consumers, self.kernel.threads - self.consumers, Seq(()), registers=1),
-            )
-        )
-        return resident_blocks(copy_with(self.kernel, {"body": roles}), total, self.target)
 
 
 @dataclass
@@ -103,7 +71,8 @@ class MadeOperands:
 @record
 class _Wait:
     """Where a loop waits for its gemms in flight: in front of the statement at ``position``, or ``behind`` it.
-    ``versions``: the tiles that are written before. ``refused``: tiles that need one, and why they get no second."""
+    ``versions``: the operands that are written before, shared tiles and fragments. ``refused``: what has no second
+    version though it would be, and why."""
 
     position: int
     behind: bool
@@ -119,13 +88,17 @@ class _Plan:
     gemms: tuple[int, ...]
     wait: _Wait
     held: tuple[RingUse, ...]
+    copies: dict[str, Buffer]
+    """By name: the fragments that are multiplied instead of others, which the next iteration writes meanwhile."""
 
 
-def overlap_made_operands(body: Statement, uses: list[RingUse], free: Buffer, room: SharedRoom) -> MadeOperands:
+def overlap_made_operands(
+    body: Statement, uses: list[RingUse], free: Buffer, room: Room, names: NameSupply
+) -> MadeOperands:
     """``body`` (of the consumers) with loops that wait in the next iteration, and behind the last. ``uses``: the rings
     whose stages nobody releases yet, on the mbarriers ``free``."""
     result = MadeOperands(body)
-    planner = _Planner(body, uses, room, result)
+    planner = _Planner(body, uses, room, names, result)
 
     def visit(node: Any) -> Any:
         if isinstance(node, Expr):
@@ -142,8 +115,10 @@ def overlap_made_operands(body: Statement, uses: list[RingUse], free: Buffer, ro
 
 
 class _Planner:
-    def __init__(self, body: Statement, uses: list[RingUse], room: SharedRoom, result: MadeOperands) -> None:
-        self.body, self.uses, self.room, self.result = body, uses, room, result
+    def __init__(
+        self, body: Statement, uses: list[RingUse], room: Room, names: NameSupply, result: MadeOperands
+    ) -> None:
+        self.body, self.uses, self.room, self.names, self.result = body, uses, room, names, result
 
     def plan(self, loop: For, statements: tuple[Statement, ...]) -> _Plan | None:
         """How the last gemms of a loop run on; None where none of their operands is made in it, or better not."""
@@ -173,42 +148,47 @@ class _Planner:
             reason = f"the next iteration starts with what disturbs it{_place(disturbing)}{notes}"
             self._record(gemms, "waited for at once", reason)
             return None
-        for tile in wait.versions:
-            self.room.used += _version_bytes(tile)
-            self.result.versions[tile.name] = versioned(tile, VERSIONS), binary("and", loop.var, 1)
-            where = _place(_first(statements, tile))
+        copies: dict[str, Buffer] = {}
+        for operand in wait.versions:
+            if operand.scope is Scope.SHARED:
+                self.room.used += version_bytes(operand)
+                self.result.versions[operand.name] = versioned(operand, VERSIONS), binary("and", loop.var, 1)
+            else:
+                name = self.names.fresh(f"{operand.name}_multiplied")
+                copies[operand.name] = allocate(name, operand.scope, operand.dtype, operand.static_shape)
+            where = _place(_first(statements, operand))
             reason = f"one is written{where} while the gemm of the iteration before reads the other"
-            self.result.why.append(Why(PASS_NAME, tile.name, "two versions", reason, gemms[-1].location))
+            self.result.why.append(Why(PASS_NAME, operand.name, "two versions", reason, gemms[-1].location))
         where = "together with the gemm" if wait.behind else "in front of what disturbs it"
         where = "in front of the next one" if wait.position in last else where
         self._record(gemms, "waited for in the next iteration", f"{where}{_place(disturbing)}{notes}")
-        return _Plan(tuple(last), wait, held)
+        return _Plan(tuple(last), wait, held, copies)
 
     def _record(self, gemms: list[Gemm], decision: str, reason: str) -> None:
         subject = " and ".join(f"gemm {gemm.a.buffer.name} x {gemm.b.buffer.name}" for gemm in gemms)
         self.result.why.append(Why(PASS_NAME, subject, decision, reason, gemms[-1].location))
 
     def _wait(self, loop: For, statements: tuple[Statement, ...], last: list[int], rings: set[str]) -> _Wait:
-        """As late as accumulators and registers allow, and tiles that cannot have a second version."""
+        """As late as accumulators allow, and operands that cannot have a second version."""
         gemms = _gemms_at(statements, last)
-        registers = {gemm.accumulator.buffer.storage.name for gemm in gemms}
-        registers |= {o.storage.name for gemm in gemms for o in _operands(gemm) if o.scope is not Scope.SHARED}
-        position = next((k for k in range(last[0]) if touches(statements[k], registers)), last[0])
+        accumulators = {gemm.accumulator.buffer.storage.name for gemm in gemms}
+        position = next((k for k in range(last[0]) if touches(statements[k], accumulators)), last[0])
         others = [k for k in range(position) if is_asynchronous(statements[k])]
         behind = bool(others)  # whoever waits for a later group has waited for this one
         position = others[0] if others else position
-        made = distinct(
-            o for gemm in gemms for o in _operands(gemm)
-            if o.scope is Scope.SHARED and _is_made(o, statements, rings)
-        )  # fmt: skip
+        made = distinct(o for gemm in gemms for o in _operands(gemm) if _is_made(o, statements, rings))
         versions: list[Buffer] = []
         refused: list[str] = []
         for tile in sorted(made, key=lambda tile: _first_position(statements, tile)):
             first = _first_position(statements, tile)
             if first >= position + behind:
                 continue
-            size = sum(map(_version_bytes, (*versions, tile)))
-            reason = self._refusal(loop, statements, tile) or self.room.refusal(size)
+            if tile.scope is Scope.SHARED:
+                size = sum(version_bytes(t) for t in (*versions, tile) if t.scope is Scope.SHARED)
+                reason = self._refusal(loop, statements, tile) or self.room.lack_of_memory(size)
+            else:
+                copies = [t for t in (*versions, tile) if t.scope is not Scope.SHARED]
+                reason = self.room.lack_of_registers((*statements[: position + behind], *gemms), copies)
             if reason:
                 refused.append(f"{tile.name} has one version: {reason}")
                 position, behind = first, False
@@ -217,23 +197,11 @@ class _Planner:
         return _Wait(position, behind, tuple(versions), tuple(refused))
 
     def _crowded(self, statements: tuple[Statement, ...], gemms: list[Gemm], wait: _Wait) -> str:
-        """Why the registers of operands cannot be kept until the wait; empty if they can, or if there are none."""
-        kept = {o.storage.name: o for gemm in gemms for o in _operands(gemm) if o.scope is not Scope.SHARED}
-        if not kept:
+        """Why operands in registers cannot stay there until the wait; empty if they can, or if there are none."""
+        if all(o.scope is Scope.SHARED for gemm in gemms for o in _operands(gemm)):
             return ""
-        used = {
-            buffer.storage.name: buffer
-            for s in (*statements[: wait.position + wait.behind], *gemms)
-            for node in walk(s)
-            for buffer in buffers_of(node)
-            if buffer.scope is Scope.FRAGMENT
-        }
-        consumers = self.room.consumers
-        need = BESIDE_FRAGMENTS + sum(-(-(b.storage.size or 0) // (4 * consumers)) for b in used.values())
-        most = plan_registers(consumers, blocks=max(self.room.kernel.min_blocks, 1)).consumer
-        if need <= most:
-            return ""
-        return f"{' and '.join(sorted(kept))} in registers beside all else would take about {need} of {most}"
+        copies = [t for t in wait.versions if t.scope is not Scope.SHARED]
+        return self.room.lack_of_registers((*statements[: wait.position + wait.behind], *gemms), copies)
 
     def _refusal(self, loop: For, statements: tuple[Statement, ...], tile: Buffer) -> str:
         """Why there cannot be versions of a tile that a loop uses; empty if there can."""
@@ -326,10 +294,6 @@ def _place(statement: Statement) -> str:
     return f" ({statement.location})" if statement.location else ""
 
 
-def _version_bytes(tile: Buffer) -> int:
-    return -(-(tile.storage.size or 0) // ALIGNMENT) * ALIGNMENT
-
-
 # --- the loop --------------------------------------------------------------------------------------------------------
 
 
@@ -340,7 +304,7 @@ def _overlapped(loop: For, plan: _Plan, free: Buffer) -> Statement:
     without_wait = {*plan.gemms, *([wait.position] if wait.behind else [])}
     gemms = _gemms_at(statements, sorted(without_wait))
     where = gemms[-1].location
-    operands = distinct(operand for gemm in gemms for operand in _operands(gemm))
+    operands = distinct(plan.copies.get(o.name, o) for gemm in gemms for o in _operands(gemm))
     done = WgmmaWaitGroup(
         0,
         distinct(gemm.accumulator.buffer for gemm in gemms),
@@ -357,9 +321,34 @@ def _overlapped(loop: For, plan: _Plan, free: Buffer) -> Statement:
         here = waiting if position == wait.position else []
         if position in without_wait:
             statement = copy_with(statement, {"pending": None})
-        body += [statement, *here] if wait.behind else [*here, statement]
+        if position in plan.gemms:
+            statement = _Multiplied(plan.copies).visit(statement)
+        copies = _copies(gemms, plan.copies) if position == plan.gemms[0] else []
+        body += [*copies, statement, *here] if wait.behind else [*here, *copies, statement]
     after: list[Statement] = [done]
     for use, previous in rings:
         body += use.ring.advance()
         after += use.release.statements(free, previous, where, loop.start.lt(loop.stop))
-    return seq(copy_with(loop, {"body": Seq(tuple(body), location=loop.body.location)}), *after)
+    allocations = [Allocate(copy, location=where) for copy in plan.copies.values()]
+    return seq(*allocations, copy_with(loop, {"body": Seq(tuple(body), location=loop.body.location)}), *after)
+
+
+def _copies(gemms: list[Gemm], copies: dict[str, Buffer]) -> list[Statement]:
+    """What gives the copies of operands their values."""
+
+    def whole(buffer: Buffer) -> Region:
+        return Region(buffer, (constant(0),) * buffer.rank, buffer.static_shape)
+
+    made = distinct(operand for gemm in gemms for operand in _operands(gemm) if operand.name in copies)
+    where = gemms[-1].location
+    return [Copy(whole(o), whole(copies[o.name]), path=CopyPath.VECTOR, location=where) for o in made]
+
+
+class _Multiplied(Rewriter):
+    """A gemm with the copies of its operands."""
+
+    def __init__(self, copies: dict[str, Buffer]) -> None:
+        self.copies = copies
+
+    def buffer(self, buffer: Buffer) -> Buffer:
+        return self.copies.get(buffer.name, buffer)

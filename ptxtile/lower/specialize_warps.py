@@ -20,6 +20,7 @@ from ptxtile.ir.cluster_ops import ClusterArrive, ClusterWait
 from ptxtile.ir.expressions import Expr, constant
 from ptxtile.ir.gpu_ops import MbarrierWait, SetMaxRegisters
 from ptxtile.ir.manual_ops import GridSync
+from ptxtile.ir.names import NameSupply
 from ptxtile.ir.program import Kernel, Program, Why
 from ptxtile.ir.rewrite import buffers_of, map_children, replace_buffers, walk
 from ptxtile.ir.statements import (
@@ -37,12 +38,13 @@ from ptxtile.lower.async_copy_candidates import loads_by_hand
 from ptxtile.lower.cluster_multicast import needs_cluster, plan_multicast
 from ptxtile.lower.cluster_place import Multicast
 from ptxtile.lower.handshakes import Handshake, find_handshakes, stages_of
-from ptxtile.lower.made_operands import SharedRoom, overlap_made_operands
+from ptxtile.lower.made_operands import overlap_made_operands
 from ptxtile.lower.options import Options
 from ptxtile.lower.overlap_gemms import RingUse, overlap_gemms
 from ptxtile.lower.plan_registers import plan_registers
 from ptxtile.lower.producer_slice import SliceRefused, producer_slice
 from ptxtile.lower.rings import InStage, Ring, make_ring, versioned
+from ptxtile.lower.second_versions import Room
 from ptxtile.lower.tma_groups import (
     GroupedLoads,
     LoadGroup,
@@ -166,7 +168,7 @@ def _specialize(program: Program, kernel: Kernel, target: Target) -> tuple[Kerne
     tiles, kernel = _hoist_tiles(kernel, groups)
     producer_body = _producer(program, kernel, barriers, handshakes, multicasts)
     room = _room(kernel, tiles, groups, stages, target)
-    consumer_body, overlaps = _consumers(kernel, barriers, handshakes, room)
+    consumer_body, overlaps = _consumers(kernel, barriers, handshakes, room, NameSupply(program))
     why += overlaps
     initialised: list[tuple[Buffer, tuple[int, ...]]] = [(barriers.full, (1,) * sum(stages))]
     if handshakes:
@@ -259,9 +261,7 @@ def _producer(
     return If(elected, InStage(tiles).visit(seq(*declarations, body)), location=kernel.location)
 
 
-def _room(
-    kernel: Kernel, tiles: list[Statement], groups: list[LoadGroup], stages: list[int], target: Target
-) -> SharedRoom:
+def _room(kernel: Kernel, tiles: list[Statement], groups: list[LoadGroup], stages: list[int], target: Target) -> Room:
     """What the tiles in all their stages leave of shared memory."""
     count = {b.storage.name: n for group, n in zip(groups, stages, strict=True) for b in group.buffers}
     shared = [
@@ -270,11 +270,11 @@ def _room(
         if isinstance(node, Allocate) and node.buffer.scope is Scope.SHARED
     ]
     used = sum(count.get(storage.name, 1) * (storage.size or 0) for storage in shared) + 16 * sum(stages)
-    return SharedRoom(replace(kernel, threads=kernel.threads + WARPGROUP), kernel.threads, target, used)
+    return Room(replace(kernel, threads=kernel.threads + WARPGROUP), kernel.threads, target, used)
 
 
 def _consumers(
-    kernel: Kernel, barriers: _Barriers, handshakes: dict[int, Handshake], room: SharedRoom
+    kernel: Kernel, barriers: _Barriers, handshakes: dict[int, Handshake], room: Room, names: NameSupply
 ) -> tuple[Statement, list[Why]]:
     declarations: list[Statement] = []
     releases: list[tuple[LoadGroup, Statement, list[Statement]]] = []
@@ -310,7 +310,8 @@ def _consumers(
         if group.number in rings
     ]
     body, released = overlap_gemms(body, uses, barriers.free)
-    made = overlap_made_operands(body, [u for u in uses if u.group.number not in released], barriers.free, room)
+    unreleased = [use for use in uses if use.group.number not in released]
+    made = overlap_made_operands(body, unreleased, barriers.free, room, names)
     body, released = made.body, released | made.released
     for group, waiting, release in releases:
         if group.number not in released:

@@ -88,6 +88,14 @@ ANOTHER_REGISTER = pure(
 an accumulator, it runs the instructions one at a time (C7511), and it removes plain moves."""
 
 
+OPERAND_REGISTER = InlinePtx(
+    "operand_register", "mov.b32 $0, $1;", "=r,r", ("i32",), "Data Movement and Conversion Instructions: mov",
+    results=("i32",), memoryless=True,
+)  # fmt: skip
+"""A value in a register that nothing else is computed into, in its place among all inline PTX. ptxas removes the move
+where it may."""
+
+
 # --- wgmma -----------------------------------------------------------------------------------------------------------
 
 

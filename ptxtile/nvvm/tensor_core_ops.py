@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from ptxtile.ir import tensor_core_ops as ir
 from ptxtile.ir.buffers import Buffer
@@ -121,8 +122,23 @@ class PendingWgmma:
         return sum(elements for name, _, elements in self.fragments if name == buffer.storage.name)
 
     def write(self, context: Context) -> None:
+        if not any(isinstance(step, str) and "wait_group" in step for step in self.block.steps):
+            self._move_operands(context)
         template, operands = self.block.template()
         inline_ptx.write(context.writer, template, operands)
+
+    def _move_operands(self, context: Context) -> None:
+        """Operands in registers that others may compute into before the wait go to registers of their own: the moves
+        stay behind the wait for the group before, while other instructions may be moved across it."""
+        moved: dict[str, str] = {}
+        for step in self.block.steps:
+            if isinstance(step, Multiplication) and step.a_in_registers:
+                for text in step.a:
+                    if text not in moved:
+                        (moved[text],) = inline_ptx.write(context.writer, matrix_ptx.OPERAND_REGISTER, [text])
+        for number, step in enumerate(self.block.steps):
+            if isinstance(step, Multiplication) and step.a_in_registers:
+                self.block.steps[number] = replace(step, a=[moved[text] for text in step.a])
 
 
 def _index(number: int) -> Value:

@@ -209,6 +209,20 @@ def size_of_launch_time(A, F, n):
     T.alloc_shared((8, n), T.float32)  # here
 
 
+def own_array_by_a_parallel_index(A, F, n):
+    own = T.alloc_local((8,), T.float32)
+    for i in T.Parallel(8):
+        own[i] = A[i, 0]  # here
+
+
+def own_array_read_by_a_parallel_index(A, F, n):
+    own = T.alloc_local((8,), T.float32)
+    T.clear(own)
+    for i, j in T.Parallel(4, 2):
+        k = i * 2 + j
+        A[i, j] = own[k]  # here
+
+
 def eviction_policy(A, F, n):
     T.copy(A[0, 0], F, eviction_policy="never")  # here
 

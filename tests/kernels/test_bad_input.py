@@ -24,6 +24,18 @@ BODIES: list[tuple[Callable[..., None], type[PtxtileError], str, list[str]]] = [
         "tile[0:9, 0:8]",
         ["slice 0 of tile is out of range", "expected: *0 … 8", "got: *0:9"],
     ),
+    (
+        bad_bodies.own_array_by_a_parallel_index,
+        TraceError,
+        "own[i] = A[i, 0]",
+        ["own is an array of each thread's own", "hint: *T.alloc_fragment"],
+    ),
+    (
+        bad_bodies.own_array_read_by_a_parallel_index,
+        TraceError,
+        "A[i, j] = own[k]",
+        ["own is an array of each thread's own", "by k"],
+    ),
     (bad_bodies.empty_slice, TraceError, "A[4:4, 0:8]", ["empty", "expected: *an extent ≥ 1", "got: *0"]),
     (bad_bodies.slice_with_a_step, TraceError, "A[0:8:2, 0:8]", ["step", "expected: *step 1", "got: *2"]),
     (

@@ -59,7 +59,7 @@ def test_values_are_of_the_kind(dtype: str, supply: TensorSupplyType) -> None:
         assert (values == values.round()).all() and values.abs().max() <= WHOLE_RANGE and values.unique().numel() > 1
     else:
         assert values.unique().numel() > 10 and values.min() < 0 < values.max()
-        if supply is TensorSupplyType.Uniform:
+        if supply in (TensorSupplyType.Uniform, TensorSupplyType.Auto):
             assert values.abs().max() <= 1
         else:
             assert values.std() == pytest.approx(1.0, rel=0.2)

@@ -318,7 +318,7 @@ class CheckedThreads(Threads):
             yield wait
             wait.finish()
         next(hook, None)  # and after what it waits for
-        self.take_undefined()
+        self.report_undefined("gives to an operation", mask)  # what it has not passed on to its results
         if make is not None and mask is self.everyone and self.group.random.random() < PAUSE:
             yield Turn()  # (not in a branch, whose lanes have to come back together)
         return mask

@@ -223,6 +223,16 @@ UNWRITTEN = {
             B[tx] = s[0]  # right
         B[tx] = s[0]  # wrong, later
         """, IN_OUT),
+    "an address of an operation": Pair("uninitialised", r"gives to .*r\[0\]", """
+        r = allocate_register(int32, (1,))
+        S = allocate_shared(int32, (128,), storage_offset=0)
+        if tx < 32:  # wrong
+            r[0] = 0  # wrong
+        r[0] = 0  # right
+        cp_async(shared=S, offset=tx, source=A, index=(r[0] & 0) + tx, bytes=4)  # later
+        cp_async_commit_group()
+        cp_async_wait_group(pending=0)
+        """, IN_OUT),
     "a register of some threads": Pair("uninitialised", r"r\[0\]", """
         r = allocate_register(int32, (4,))
         if tx < 20:  # wrong

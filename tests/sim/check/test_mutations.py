@@ -18,6 +18,7 @@ from ptxtile.ir.program import Program
 from ptxtile.sim.check.equivalence import Fate, judge
 from ptxtile.sim.check.mutations import CHANGES, Mutant, mutants
 from ptxtile.sim.check.run import check
+from tests.sim.check.faults import Pair
 
 SEEDS = range(4)
 Call = tuple[Program, Mapping[str, torch.Tensor], Mapping[str, Any]]
@@ -121,3 +122,37 @@ def test_changes_change_something() -> None:
     from ptxtile.sim.check.hooks import HOOKS
 
     assert set(CHANGES) <= set(HOOKS)
+
+
+LAST_ARRIVAL = """
+    S = allocate_shared(int32, (64,), storage_offset=0, storage_alignment=128)
+    full = allocate_barrier(uint64, (1,), storage_alignment=8, storage_offset=1024)
+    if tx == 0:
+        mbarrier_init(barrier=full, index=0, arrivals=32)
+        fence_mbarrier_init()
+    bar_sync(id=0, threads=64)
+    if tx < 32:
+        S[tx] = A[tx]
+        mbarrier_arrive(barrier=full, index=0)
+    else:
+        mbarrier_wait(barrier=full, index=0, parity=0)
+        B[tx] = S[tx - 32]
+    if tx >= 32:
+        mbarrier_arrive(barrier=full, index=0)
+"""
+
+
+def test_an_arrival_that_nobody_waits_for_is_not_needed() -> None:
+    """And one that somebody waits for is."""
+    tensors = "A = tensor(int32, (64,))\nB = tensor(int32, (64,))"
+    program = Pair("race", "", LAST_ARRIVAL, tensors).program(wrong=False)
+    values = {name: torch.zeros(64, dtype=torch.int32) for name in ("A", "B")}
+    found = {m.what: m for m in mutants(program) if isinstance(m.original, gpu_ops.MbarrierArrive)}
+    first, last = (
+        judge(found[f"kernel: MbarrierArrive {number} removed"], program, values, {}, SEEDS) for number in (1, 2)
+    )
+    assert first.fate is Fate.KILLED
+    assert last.fate is Fate.EQUIVALENT and "nobody waited for what it arrives at" in last.reason
+    needed = Mutant("nothing", program, None, found["kernel: MbarrierArrive 1 removed"].original, None, False)
+    verdict = judge(needed, program, values, {}, SEEDS)
+    assert verdict.fate is Fate.SURVIVED and "somebody waits" in verdict.reason

@@ -14,9 +14,11 @@ import torch
 import ptxtile
 import ptxtile.language as T
 from ptxtile import testing
-from ptxtile.carver.arch import driver
+from ptxtile.carver.arch import CDNA, CUDA, driver
+from ptxtile.carver.roller.rasterization import NoRasterization
+from ptxtile.carver.template import MatmulTemplate
 from ptxtile.cuda.intrinsics import make_mma_swizzle_layout
-from ptxtile.errors import ArgumentError, PtxtileError
+from ptxtile.errors import ArgumentError, PtxtileError, TargetError
 from ptxtile.language.fp8 import determine_fp8_type, determine_torch_fp8_type
 from ptxtile.lower.options import Options
 from ptxtile.pass_configs import options_from
@@ -139,3 +141,36 @@ def test_main_of_a_script(tmp_path) -> None:
     done = subprocess.run(arguments, capture_output=True, text=True, cwd=tmp_path, env=environment)
     assert done.returncode == 1 and "1 failed, 1 passed" in done.stdout, done.stdout + done.stderr
     assert "first: 1.5000 ms" in done.stdout
+
+
+@pytest.mark.parametrize("shape", [(4096, 4096, 4096), (128, 256, 64), (16, 8192, 512), (100, 100, 33)])
+@pytest.mark.parametrize("dtype", ["float16", "float8_e4m3fn", "float32"])
+@pytest.mark.parametrize("name", ["sm_80", "sm_90a"])
+def test_recommended_tiles_fit(shape: tuple[int, int, int], dtype: str, name: str) -> None:
+    arch = CUDA(name)
+    hints = MatmulTemplate(*shape, in_dtype=dtype).with_arch(arch).recommend_hints(topk=7)
+    assert 1 <= len(hints) <= 7 and len({(h.block, h.rstep) for h in hints}) == len(hints)
+    for hint in hints:
+        (rows, columns), (depth,) = hint.block, hint.rstep
+        warps = rows // hint.warp[0] * (columns // hint.warp[1])
+        assert warps in (4, 8) and rows * columns <= 128 * 32 * warps
+        stage = (rows + columns) * depth * T.dtype(dtype).bits // 8
+        assert hint.pipeline_stage >= 2 and hint.pipeline_stage * stage <= arch.target.max_shared_bytes
+        assert hint.warp[0] % 16 == 0 and hint.warp[1] % 8 == 0
+
+
+def test_large_products_get_large_tiles() -> None:
+    (large,) = MatmulTemplate(8192, 8192, 8192).with_arch(CUDA("sm_90a")).recommend_hints(topk=1)
+    (small,) = MatmulTemplate(64, 128, 8192).with_arch(CUDA("sm_90a")).recommend_hints(topk=1)
+    assert large.block[0] * large.block[1] >= 128 * 128 > small.block[0] * small.block[1]
+    assert large.rasterization_plan is not NoRasterization and small.rasterization_plan is NoRasterization
+
+
+def test_the_function_of_a_template() -> None:
+    a, b = torch.rand(4, 5), torch.rand(6, 5)
+    assert torch.equal(MatmulTemplate(4, 6, 5).equivalent_function()(a, b), a @ b.T)
+
+
+def test_the_other_vendors_architecture() -> None:
+    with pytest.raises(TargetError, match="NVIDIA"):
+        CDNA("hip")

@@ -1,0 +1,1 @@
+"""The plans that :mod:`ptxtile.carver.template` gives, under TileLang's names."""

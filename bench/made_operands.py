@@ -26,7 +26,7 @@ import ptxtile
 from ptxtile.lower import specialize_warps
 from ptxtile.lower.made_operands import MadeOperands
 
-sys.path.append(str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from examples import gemm_w4a16
 from tests.lower import made_kernels

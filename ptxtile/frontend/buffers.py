@@ -172,7 +172,8 @@ class TracedBuffer:
             f"cannot {verb} one element of the fragment {self.name} outside of T.Parallel",
             location=user_location(),
             got="no scalar: the elements of a fragment are spread over the registers of all threads",
-            hint="use `for i, j in T.Parallel(...)`, or copy it to a shared buffer and read that",
+            hint="use `for i, j in T.Parallel(...)`; a table that every thread reads belongs into T.alloc_local, which "
+            "T.copy fills in each thread, or into T.alloc_shared",
         )
 
     def _element(self, indices: tuple[Any, ...]) -> tuple[Expr, ...]:

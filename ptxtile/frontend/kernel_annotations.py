@@ -9,7 +9,7 @@ from ptxtile.config import logger
 from ptxtile.errors import TraceError, TypeMismatchError
 from ptxtile.frontend import operations
 from ptxtile.frontend.buffers import TracedBuffer
-from ptxtile.frontend.current import kernel_tracer
+from ptxtile.frontend.current import kernel_tracer, tracer_for
 from ptxtile.frontend.locations import user_location
 from ptxtile.frontend.tracer import OpenKernel
 from ptxtile.ir.buffers import Scope
@@ -133,11 +133,15 @@ def annotate_safe_value(safe_value_map: Mapping[TracedBuffer, Any]) -> None:
 
 def assume(condition: Any) -> None:
     """The caller vouches for ``condition``: guards that follow from it are left out. Wrong, it makes the kernel
-    undefined."""
-    tracer = kernel_tracer("T.assume")
+    undefined. Before T.Kernel, of sizes and number arguments, it holds in the kernels that follow."""
+    tracer = tracer_for("T.assume")
     expr = _condition(condition, "T.assume")
     if not isinstance(expr, Const):
-        tracer.emit(Assume(expr, location=user_location()))
+        assumption = Assume(expr, location=user_location())
+        if tracer.kernel is None:
+            tracer.host_assumptions.append(assumption)
+        else:
+            tracer.emit(assumption)
     elif not expr.value:
         raise TraceError("T.assume of something that is false", location=user_location())
 

@@ -78,7 +78,7 @@ def _finish(tracer: Tracer, kernel: OpenKernel) -> None:
         x, y, z = kernel.block_vars
         launched = (Var(tracer.unique(f"{x.name}_launched"), int32), Var(tracer.unique(f"{y.name}_launched"), int32))
         block_vars, prologue = (*launched, z), swizzled_blocks(kernel, launched)
-    body = Seq((*prologue, *views, *body.statements))
+    body = Seq((*prologue, *tracer.host_assumptions, *views, *body.statements))
     node = KernelNode(
         tracer.unique(f"{tracer.name}_kernel"), kernel.grid, kernel.threads, block_vars,  # type: ignore[arg-type]
         kernel.thread, body, user_threads=kernel.threads, cluster=kernel.cluster, min_blocks=kernel.min_blocks,
@@ -163,6 +163,27 @@ def get_thread_binding(dim: int = 0) -> Value:
 def get_thread_bindings() -> list[Value]:
     """The thread's indices along x, y and z."""
     return [get_thread_binding(dim) for dim in range(3)]
+
+
+def thread_binding(start: Any, stop: Any = None, thread: str | None = None, *, annotations: Any = None) -> Value:
+    """``T.thread_binding(0, 128, thread="threadIdx.x")``: the thread's (or with ``blockIdx`` the block's) index along
+    x, y or z, of which the kernel must have as many as this says. TraceError otherwise."""
+    kernel = _kernel("T.thread_binding")
+    first, count = (0, start) if stop is None else (start, stop)
+    kind, _, axis = (thread or "").partition(".")
+    if kind not in ("threadIdx", "blockIdx") or axis not in ("x", "y", "z"):
+        raise TraceError(
+            "thread of T.thread_binding", location=user_location(), expected="threadIdx or blockIdx, .x, .y or .z",
+            got=repr(thread),
+        )  # fmt: skip
+    dimension = "xyz".index(axis)
+    extent = (kernel.thread_extents if kind == "threadIdx" else kernel.grid)[dimension]
+    if isinstance(extent, int) and (first, count) != (0, extent):
+        raise TraceError(
+            f"T.thread_binding of {thread}", location=user_location(), expected=f"0 … {extent}, as in T.Kernel",
+            got=f"{first} … {count}",
+        )  # fmt: skip
+    return get_thread_binding(dimension) if kind == "threadIdx" else get_block_binding(dimension)
 
 
 def get_block_binding(dim: int = 0) -> Value:

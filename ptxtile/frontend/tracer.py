@@ -14,6 +14,7 @@ from ptxtile.ir.expressions import Const, Expr, Load, Var
 from ptxtile.ir.program import Kernel, ScalarParameter, TensorParameter
 from ptxtile.ir.rewrite import free_variables, has_load, substitute, walk
 from ptxtile.ir.statements import Allocate, Let, Seq, Statement, Store, View
+from ptxtile.ir.tile_ops import Assume
 from ptxtile.ir.types import DType
 
 if TYPE_CHECKING:
@@ -118,6 +119,7 @@ class Tracer:
     parameters: dict[str, TensorParameter | ScalarParameter] = field(default_factory=dict)
     allocations: list[Buffer] = field(default_factory=list)
     host_views: list[View] = field(default_factory=list)
+    host_assumptions: list[Assume] = field(default_factory=list)
     symbols: dict[str, Var] = field(default_factory=dict)
     definitions: dict[str, Expr] = field(default_factory=dict)
     parameter_source: ParameterSource | None = None

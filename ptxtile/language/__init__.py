@@ -49,6 +49,7 @@ from ptxtile.frontend.clusters import (
     get_cluster_size,
     ptx_arrive_cluster_barrier,
 )
+from ptxtile.frontend.convolution import im2col
 from ptxtile.frontend.dtypes import DATA_TYPES as _DATA_TYPES
 from ptxtile.frontend.dtypes import DataType as dtype
 from ptxtile.frontend.functions import macro, prim_func
@@ -77,6 +78,7 @@ from ptxtile.frontend.kernel_launch import (
     get_thread_bindings,
     get_thread_extent,
     get_thread_extents,
+    thread_binding,
 )
 from ptxtile.frontend.layouts import Fragment, Layout
 from ptxtile.frontend.loops import (
@@ -215,6 +217,7 @@ int, float, half, double, long = int32, float32, float16, float64, int64
 short, ushort, uint, ulong = int16, uint16, uint32, uint64
 __exp, __exp10, __log, __log2, __log10, __sin, __cos, __tan = exp, exp10, log, log2, log10, sin, cos, tan
 __ffs = _ffs
+c2d_im2col = im2col
 SharedBuffer = FragmentBuffer = LocalBuffer = Tensor  # annotations of macros, which take any buffer
 
 
@@ -233,25 +236,25 @@ __all__ = [
     "annotate_safe_value", "any_sync", "asin", "assume", "atan", "atan2", "atomic_add", "atomic_addx2",
     "atomic_addx4", "atomic_and", "atomic_exchange", "atomic_load", "atomic_max", "atomic_min", "atomic_or",
     "atomic_store", "atomic_xor", "ballot", "ballot_sync", "barrier_arrive", "barrier_wait", "bfloat16",
-    "bitwise_and", "bitwise_not", "bitwise_or", "bitwise_xor", "block_rank_in_cluster", "bool", "cast", "cdiv",
-    "ceil", "ceildiv", "clamp", "clear", "cluster_arrive", "cluster_arrive_relaxed", "cluster_sync", "cluster_wait",
-    "clz", "const", "copy", "cos", "cosh", "dec_max_nreg", "device_assert", "disable_warp_group_reg_alloc",
-    "double", "dtype", "dynamic", "empty", "erf", "exp", "exp10", "exp2", "expm1", "fabs", "fence_proxy_async",
-    "fill", "float", "float16", "float32", "float4_e2m1fn", "float64", "float8_e4m3", "float8_e4m3fn",
-    "float8_e5m2", "float8_e8m0fnu", "floor", "floordiv", "floormod", "fma", "fmod", "gemm", "get_block_binding",
-    "get_block_bindings", "get_block_extent", "get_block_extents", "get_cluster_dims", "get_cluster_extent",
-    "get_cluster_extents", "get_cluster_id", "get_cluster_ids", "get_cluster_size", "get_lane_idx",
-    "get_swizzle_layout", "get_thread_binding", "get_thread_bindings", "get_thread_extent", "get_thread_extents",
-    "get_warp_group_idx", "get_warp_idx", "get_warp_idx_sync", "grid", "half", "if_then_else", "inc_max_nreg",
-    "infinity", "int", "int16", "int32", "int4", "int64", "int8", "isfinite", "isinf", "isnan", "log", "log10",
-    "log1p", "log2", "long", "macro", "make_mma_swizzle_layout", "match_all_sync", "match_any_sync", "max",
-    "max_value", "mbarrier_arrive", "mbarrier_arrive_expect_tx", "mbarrier_expect_tx", "mbarrier_wait_parity",
-    "min", "min_value", "named_barrier_arrive", "nearbyint", "no_set_max_nreg", "parallel", "pdl_sync",
-    "pdl_trigger", "popcount", "pow", "prim_func", "print", "ptx", "ptx_arrive_cluster_barrier", "reinterpret",
-    "reshape", "rint", "round", "rsqrt", "serial", "set_max_nreg", "shfl_down", "shfl_sync", "shfl_up", "shfl_xor",
-    "shift_left", "shift_right", "short", "shuffle_elect", "sigmoid", "sin", "sinh", "sqrt", "symbolic",
-    "sync_grid", "sync_threads", "sync_warp", "syncthreads_and", "syncthreads_count", "syncthreads_or", "tan",
-    "tanh", "tfloat32", "tma_copy", "tma_store_arrive", "tma_store_wait", "trunc", "truncdiv", "truncmod",
-    "tvm_warp_shuffle", "uint", "uint16", "uint32", "uint4", "uint64", "uint8", "ulong", "unroll", "use_swizzle",
-    "ushort", "vectorized", "view", "ws",
+    "bitwise_and", "bitwise_not", "bitwise_or", "bitwise_xor", "block_rank_in_cluster", "bool", "c2d_im2col",
+    "cast", "cdiv", "ceil", "ceildiv", "clamp", "clear", "cluster_arrive", "cluster_arrive_relaxed", "cluster_sync",
+    "cluster_wait", "clz", "const", "copy", "cos", "cosh", "dec_max_nreg", "device_assert",
+    "disable_warp_group_reg_alloc", "double", "dtype", "dynamic", "empty", "erf", "exp", "exp10", "exp2", "expm1",
+    "fabs", "fence_proxy_async", "fill", "float", "float16", "float32", "float4_e2m1fn", "float64", "float8_e4m3",
+    "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "floor", "floordiv", "floormod", "fma", "fmod", "gemm",
+    "get_block_binding", "get_block_bindings", "get_block_extent", "get_block_extents", "get_cluster_dims",
+    "get_cluster_extent", "get_cluster_extents", "get_cluster_id", "get_cluster_ids", "get_cluster_size",
+    "get_lane_idx", "get_swizzle_layout", "get_thread_binding", "get_thread_bindings", "get_thread_extent",
+    "get_thread_extents", "get_warp_group_idx", "get_warp_idx", "get_warp_idx_sync", "grid", "half", "if_then_else",
+    "im2col", "inc_max_nreg", "infinity", "int", "int16", "int32", "int4", "int64", "int8", "isfinite", "isinf",
+    "isnan", "log", "log10", "log1p", "log2", "long", "macro", "make_mma_swizzle_layout", "match_all_sync",
+    "match_any_sync", "max", "max_value", "mbarrier_arrive", "mbarrier_arrive_expect_tx", "mbarrier_expect_tx",
+    "mbarrier_wait_parity", "min", "min_value", "named_barrier_arrive", "nearbyint", "no_set_max_nreg", "parallel",
+    "pdl_sync", "pdl_trigger", "popcount", "pow", "prim_func", "print", "ptx", "ptx_arrive_cluster_barrier",
+    "reinterpret", "reshape", "rint", "round", "rsqrt", "serial", "set_max_nreg", "shfl_down", "shfl_sync",
+    "shfl_up", "shfl_xor", "shift_left", "shift_right", "short", "shuffle_elect", "sigmoid", "sin", "sinh", "sqrt",
+    "symbolic", "sync_grid", "sync_threads", "sync_warp", "syncthreads_and", "syncthreads_count", "syncthreads_or",
+    "tan", "tanh", "tfloat32", "thread_binding", "tma_copy", "tma_store_arrive", "tma_store_wait", "trunc",
+    "truncdiv", "truncmod", "tvm_warp_shuffle", "uint", "uint16", "uint32", "uint4", "uint64", "uint8", "ulong",
+    "unroll", "use_swizzle", "ushort", "vectorized", "view", "ws",
 ]  # fmt: skip

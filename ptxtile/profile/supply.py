@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 class TensorSupplyType(Enum):
     """Integer: small whole numbers, exact in every format. Uniform: from −1 to 1. Normal, Randn: of mean 0 and
-    deviation 1. Zero, One. Auto: Uniform for floating-point formats, Integer for whole numbers. Formats of whole numbers
-    get whole numbers whatever is asked for."""
+    deviation 1. Zero, One. Auto, as TileLang has it: Uniform for floating-point formats, Integer for whole numbers.
+    Formats of whole numbers get whole numbers whatever is asked for."""
 
     Integer = 1
     Uniform = 2

@@ -264,7 +264,7 @@ def test_copy_of_something_else():
 def test_copy_inside_parallel():
     def body(A, V, shared, bx):
         for i in T.Parallel(64):
-            T.copy(A[i, 0], shared[i, 0])
+            T.copy(A[i, 0:32], shared[i, 0:32])
 
     refused(body, "T.copy inside of T.Parallel")
 

@@ -14,6 +14,8 @@ import ptxtile.language as T
 from ptxtile.errors import TraceError, TypeMismatchError
 from ptxtile.frontend.values import Value
 from ptxtile.ir.program import ScalarParameter
+from ptxtile.ir.rewrite import walk
+from ptxtile.ir.tile_ops import Assume
 from ptxtile.ir.types import BY_NAME
 from tests.frontend.tracing import traced
 
@@ -143,9 +145,7 @@ def compared(A, B):
 
 def test_float8_is_compared() -> None:
     generator = np.random.default_rng(7)
-    a, b = (
-        torch.from_numpy(generator.integers(0, 256, 500, dtype=np.uint8)).view(torch.float8_e5m2) for _ in range(2)
-    )
+    a, b = (torch.from_numpy(generator.integers(0, 256, 500, dtype=np.uint8)).view(torch.float8_e5m2) for _ in range(2))
     most, least, less = compared(a, b)
     x, y = a.double(), b.double()
     for found, expected in ((most, torch.maximum(x, y)), (least, torch.minimum(x, y))):
@@ -193,3 +193,35 @@ def made(n):
 
 def test_the_source_of_a_factory() -> None:
     assert made.get_kernel_source(64) == made(64).get_kernel_source(kernel_only=True)
+
+
+def test_an_assumption_before_the_kernels_holds_in_each() -> None:
+    m = T.dynamic("m")
+
+    @T.prim_func
+    def main(A: T.Tensor((m,), T.float32), n: T.int32):
+        T.assume(m % 64 == 0)
+        with T.Kernel(1, threads=32):
+            A[0] = 1
+        T.assume(n > 0)
+        with T.Kernel(1, threads=32):
+            A[n] = 2
+
+    counts = [sum(isinstance(node, Assume) for node in walk(kernel.body)) for kernel in traced(main).kernels]
+    assert counts == [1, 2]
+
+
+@ptxtile.jit
+def by_binding(A, threads=(32, 4)):
+    A: T.Tensor((4, 32), T.int32)
+    with T.Kernel(1, threads=threads):
+        x, y = T.thread_binding(0, 32, thread="threadIdx.x"), T.thread_binding(4, thread="threadIdx.y")
+        A[y, x] = y * 100 + x + T.thread_binding(0, 1, "blockIdx.x")
+
+
+def test_thread_bindings() -> None:
+    a = torch.zeros(4, 32, dtype=torch.int32)
+    by_binding(a)
+    assert torch.equal(a, (torch.arange(4)[:, None] * 100 + torch.arange(32)).int())
+    with pytest.raises(TraceError, match=r"0 … 64, as in T\.Kernel"):
+        by_binding(a, threads=(64, 4))

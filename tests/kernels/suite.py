@@ -14,6 +14,7 @@ from tests.kernels import (
     mathematics,
     meetings,
     ordered_pipelines,
+    regions,
     roles,
     sizes,
     storage,
@@ -22,7 +23,7 @@ from tests.kernels import (
 
 _MODULES = (
     elementwise, tensors, sizes, storage, forms, loops, arithmetic, casts, mathematics, atomics, manual, roles,
-    meetings, given_layouts, ordered_pipelines,
+    meetings, given_layouts, ordered_pipelines, regions,
 )  # fmt: skip
 
 CASES = [case for module in _MODULES for case in module.CASES]

@@ -93,7 +93,7 @@ BODIES: list[tuple[Callable[..., None], type[PtxtileError], str, list[str]]] = [
         ["expected: *scalars", "got: .*tile", "T.Parallel"],
     ),
     (bad_bodies.unknown_operation, TraceError, "T.coppy", ["no T.coppy", "did you mean T.copy"]),
-    (bad_bodies.operation_of_later, TraceError, "T.im2col", ["T.im2col is not supported yet"]),
+    (bad_bodies.operation_of_later, TraceError, "T.cumsum", ["T.cumsum is not supported yet"]),
     (
         bad_bodies.condition_on_a_fragment_element,
         TraceError,

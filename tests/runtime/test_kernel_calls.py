@@ -184,6 +184,9 @@ class Choice:
     def __hash__(self) -> int:
         return self.value
 
+    def __repr__(self) -> str:
+        return f"Choice({self.value})"
+
 
 @pytest.mark.parametrize(
     "values",

@@ -14,7 +14,7 @@ from ptxtile.frontend.locations import without_our_frames
 from ptxtile.frontend.trace import runtime_parameters
 from ptxtile.kernel import JITKernel
 from ptxtile.native.calls import CallForm, NativeCallable
-from ptxtile.operators.untraced import untraced
+from ptxtile.operators.user_calls import user_call
 from ptxtile.variant import Settings
 
 if TYPE_CHECKING:
@@ -51,17 +51,14 @@ class JITFunction(NativeCallable):
         self._forms: dict[tuple[int | str, ...], _CallForm] = {}
         update_wrapper(self, function.function)
 
-    @untraced
+    @user_call
     def _call_checked(self, *args: Any, **kwargs: Any) -> Any:
-        try:
-            form = self._forms.get((len(args), *kwargs))
-            if form is None:
-                form = self._forms[len(args), *kwargs] = self._form(args, kwargs)
-            values = (*args, *kwargs.values(), *form.defaults)
-            kernel, runtime = form.split(values, args, kwargs)
-            return kernel._run(runtime, {}, self, form.form, values)
-        except Exception as error:
-            raise without_our_frames(error) from error.__cause__
+        form = self._forms.get((len(args), *kwargs))
+        if form is None:
+            form = self._forms[len(args), *kwargs] = self._form(args, kwargs)
+        values = (*args, *kwargs.values(), *form.defaults)
+        kernel, runtime = form.split(values, args, kwargs)
+        return kernel._run(runtime, {}, self, form.form, values)
 
     __call__ = _call_checked  # calls that repeat are made in native code, which takes this place
 

@@ -29,7 +29,7 @@ from ptxtile.frontend.trace import learn_signature, trace
 from ptxtile.ir.program import Program, Why
 from ptxtile.launch_record import LaunchRecord
 from ptxtile.native.calls import CallForm, Latest, NativeCallable
-from ptxtile.operators.untraced import untraced
+from ptxtile.operators.user_calls import user_call
 from ptxtile.runtime.call_plan import UNFIT
 from ptxtile.runtime.planned_calls import PlannedCalls
 from ptxtile.target import Target
@@ -107,16 +107,13 @@ class JITKernel(NativeCallable):
 
     # ---------------------------------------------------------------- calling
 
-    @untraced
+    @user_call
     def _call_checked(self, *args: Any, **kwargs: Any) -> Any:
-        try:
-            form = self._call_forms.get((len(args), *kwargs)) or self._form(args, kwargs)
-            values = (*args, *kwargs.values())
-            if kwargs:
-                args, kwargs = self._positional(args, kwargs)
-            return self._run(args, kwargs, self, form, values)
-        except Exception as error:
-            raise without_our_frames(error) from error.__cause__
+        form = self._call_forms.get((len(args), *kwargs)) or self._form(args, kwargs)
+        values = (*args, *kwargs.values())
+        if kwargs:
+            args, kwargs = self._positional(args, kwargs)
+        return self._run(args, kwargs, self, form, values)
 
     __call__ = _call_checked  # calls that repeat are made in native code, which takes this place
 

@@ -33,7 +33,7 @@ BODIES: list[tuple[Callable[..., None], type[PtxtileError], str, list[str]]] = [
     (
         bad_bodies.own_array_read_by_a_parallel_index,
         TraceError,
-        "A[i, j] = own[k]",
+        "own[k]",
         ["own is an array of each thread's own", "by k"],
     ),
     (bad_bodies.empty_slice, TraceError, "A[4:4, 0:8]", ["empty", "expected: *an extent ≥ 1", "got: *0"]),

@@ -322,13 +322,25 @@ def test_what_is_written_is_seen_at_both_ends(arch) -> None:
         assert written_tensors(lower(program, get(arch)).program) == wanted
 
 
-def test_a_kernel_that_is_no_operator_is_not_traced() -> None:
-    """Its own code, that is: compiled code ends before it, and with fullgraph the error names the remedy."""
+@pytest.mark.parametrize("way", ["python", "native"])
+def test_a_kernel_that_is_no_operator_is_not_traced(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its own code, that is: compiled code ends before it, and with fullgraph the error names the remedy, or, where
+    calls are native already, the method that torch does not know."""
     from examples.elementwise_add import elementwise_add, elementwise_add_factory
+    from ptxtile.native import launcher
 
     a = torch.randn(30, 40)
+    made = launcher.get()
     for kernel in (elementwise_add, elementwise_add_factory(30, 40)):
-        with pytest.raises(Exception, match="ptxtile.torch_op makes an operator of it"):
+        monkeypatch.setattr(type(kernel), "__call__", type(kernel)._call_checked)
+        message = "ptxtile.torch_op makes an operator of it"
+        if way == "native":
+            if made is None:
+                pytest.skip("no native launcher here")
+            assert made.install(type(kernel))
+            message = "does not know how to trace method `__call__` of class `JIT"
+        torch.compiler.reset()
+        with pytest.raises(Exception, match=message):
             torch.compile(lambda x, kernel=kernel: kernel(x, x) * 2, fullgraph=True, backend="aot_eager")(a)
         counter = CompileCounterWithBackend("aot_eager")
         compiled = torch.compile(lambda x, kernel=kernel: kernel(x + 1, x) * 2, backend=counter)

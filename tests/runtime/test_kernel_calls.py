@@ -153,7 +153,7 @@ def test_wrong_arguments_after_a_right_call(fake, args, kwargs) -> None:
             used(*args, **kwargs)
         assert str(caught.value) == str(expected.value)
         names = {frame.path.name for frame in caught.traceback}
-        assert names == {"test_kernel_calls.py"} or ("jit_function.py" in names and "call_plan.py" not in names)
+        assert names <= {"test_kernel_calls.py", "user_calls.py"}
     used(a, 1.0)
 
 

@@ -137,7 +137,7 @@ def test_main_of_a_script(tmp_path) -> None:
     script.write_text(SCRIPT)
     arguments = [sys.executable, str(script), "-q", "-p", "no:cacheprovider", "-n", "0"]
     path = str(Path(ptxtile.__file__).parents[1])
-    environment = {**os.environ, "PYTHONPATH": path}
+    environment = {name: value for name, value in os.environ.items() if name != "PYTEST_ADDOPTS"} | {"PYTHONPATH": path}
     done = subprocess.run(arguments, capture_output=True, text=True, cwd=tmp_path, env=environment)
     assert done.returncode == 1 and "1 failed, 1 passed" in done.stdout, done.stdout + done.stderr
     assert "first: 1.5000 ms" in done.stdout

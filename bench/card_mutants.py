@@ -207,8 +207,9 @@ class Child:
         )  # fmt: skip
         self.lines: queue.Queue[str | None] = queue.Queue()
         self.errors: list[str] = []
-        for forward in (self._forward, self._keep_errors):
-            threading.Thread(target=forward, daemon=True).start()
+        self._readers = [threading.Thread(target=read, daemon=True) for read in (self._forward, self._keep_errors)]
+        for reader in self._readers:
+            reader.start()
 
     def _forward(self) -> None:
         for line in self.process.stdout or ():
@@ -243,6 +244,8 @@ class Child:
         except subprocess.TimeoutExpired:  # its context cannot be taken down while a kernel runs
             self.kill()
             return found, "killed"
+        for reader in self._readers:  # a process that it started may hold its standard error open
+            reader.join(timeout=5)
         return found, "itself" if code == 0 else f"code {code}: " + "".join(self.errors)[-1500:]
 
     def _tell(self) -> None:

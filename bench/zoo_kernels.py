@@ -8,12 +8,17 @@ need reductions over a tile (``T.reduce_sum``, ``T.reduce_max``), which the lang
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import ptxtile
 import ptxtile.language as T
+from examples.gemm import gemm
 
 LONG, SHORT = 8192, 64
 """Tokens of a batch that is prefilled or trained on, and of one that is decoded."""
@@ -58,26 +63,6 @@ def gated(gate: Any, activation: str) -> Any:
     if activation == "silu":
         return gate * T.sigmoid(gate)
     return 0.5 * gate * (1.0 + T.tanh(0.7978845608 * (gate + 0.044715 * gate * gate * gate)))
-
-
-@ptxtile.jit
-def projection(A, B, block_M=128, block_N=256, block_K=64, num_stages=4, threads=256):
-    """A: [M, K], B: [N, K] → [M, N], bfloat16, accumulated in float32."""
-    M, N, K = T.const("M, N, K")
-    A: T.Tensor((M, K), T.bfloat16)
-    B: T.Tensor((N, K), T.bfloat16)
-    C = T.empty((M, N), T.bfloat16)
-    with T.Kernel(T.ceildiv(N, block_N), T.ceildiv(M, block_M), threads=threads) as (bx, by):
-        A_shared = T.alloc_shared((block_M, block_K), T.bfloat16)
-        B_shared = T.alloc_shared((block_N, block_K), T.bfloat16)
-        C_local = T.alloc_fragment((block_M, block_N), T.float32)
-        T.clear(C_local)
-        for k in T.Pipelined(T.ceildiv(K, block_K), num_stages=num_stages):
-            T.copy(A[by * block_M, k * block_K], A_shared)
-            T.copy(B[bx * block_N, k * block_K], B_shared)
-            T.gemm(A_shared, B_shared, C_local, transpose_B=True)
-        T.copy(C_local, C[by * block_M, bx * block_N])
-    return C
 
 
 @ptxtile.jit
@@ -198,14 +183,16 @@ def of_model(model: Model) -> Iterator[tuple[str, Callable[[], ptxtile.JITKernel
         "attention out": (hidden, model.attention_out),
         "down": (hidden, wide),
     }
-    tiles = {LONG: {}, SHORT: {"block_M": 64, "block_N": 128, "threads": 128}}
+    tiles = {LONG: {"block_N": 256}, SHORT: {"block_M": 64, "block_N": 128, "threads": 128}}
     for tokens, tile in tiles.items():
         for name, (outputs, inputs) in products.items():
             yield (
                 f"{model.name}: {name}, {tokens} tokens",
-                lambda n=outputs, k=inputs, m=tokens, tile=tile: projection.specialize(M=m, N=n, K=k, **tile),
+                lambda n=outputs, k=inputs, m=tokens, tile=tile: gemm.specialize(
+                    M=m, N=n, K=k, num_stages=4, **tile
+                ),
             )
-        narrow = {**tile, "block_N": 64} if tile else {}
+        narrow = {**tile, "block_N": 64} if tokens == SHORT else {}
         yield (
             f"{model.name}: gate and up, {tokens} tokens",
             lambda m=tokens, tile=narrow: gate_up.specialize(

@@ -7,6 +7,7 @@ from typing import Any
 
 from ptxtile.frontend.signature import specialize_tensor
 from ptxtile.frontend.specialization import TensorSpecialization
+from ptxtile.runtime.planned_calls import extent
 
 
 def call_key(args: tuple[Any, ...]) -> tuple[tuple[Any, ...] | None, str, int | None]:
@@ -49,13 +50,10 @@ def call_key(args: tuple[Any, ...]) -> tuple[tuple[Any, ...] | None, str, int | 
 
 
 def _extent(tensor: Any) -> int:
-    """Bytes from the first to behind the last element."""
+    """Bytes from the first to behind the last element; 0 where there is none, or no such order."""
     if tensor.numel() == 0 or tensor.layout.__class__.__name__ != "layout":
         return 0
-    last = 0
-    for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
-        last += (size - 1) * stride
-    return (last + 1) * tensor.element_size()
+    return extent(tensor)
 
 
 def specialize_tensors(tensors: Mapping[str, Any]) -> dict[str, TensorSpecialization]:

@@ -11,7 +11,8 @@ from __future__ import annotations
 from math import gcd, prod
 from typing import TYPE_CHECKING, Any
 
-from ptxtile.ir.access import Access, Axis
+from ptxtile.ir.access import Access
+from ptxtile.ir.access_context import Axis
 from ptxtile.ir.enumeration import NotEnumerable, Residual, depends_on, evaluate, separate
 from ptxtile.ir.expressions import Expr, Var
 from ptxtile.ir.rewrite import walk

@@ -13,7 +13,8 @@ from itertools import combinations, product
 from math import lcm
 from typing import Any
 
-from ptxtile.ir.access import Access, Axis
+from ptxtile.ir.access import Access
+from ptxtile.ir.access_context import Axis
 from ptxtile.ir.enumeration import NotEnumerable, depends_on, depends_only_on, evaluate
 from ptxtile.ir.expressions import Binary, Cast, Compare, Const, Expr, Var
 from ptxtile.ir.footprint import MAXIMUM_POINTS, Footprint

@@ -20,11 +20,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from ptxtile.errors import LoweringError, ResourceError
-from ptxtile.ir.access import statements_in
 from ptxtile.ir.gpu_ops import BarSync, BulkWaitGroup, FenceMbarrierInit, FenceProxyAsync
 from ptxtile.ir.manual_ops import BarArrive, BarReduce
 from ptxtile.ir.program import Kernel, Program, Why
-from ptxtile.ir.rewrite import copy_with
+from ptxtile.ir.rewrite import copy_with, statements_in
 from ptxtile.ir.statements import For, If, Role, Seq, Specialized, Statement, While
 from ptxtile.lower.hazards import Decision, Path
 from ptxtile.lower.options import Options

@@ -17,13 +17,15 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from ptxtile.ir import gpu_ops
-from ptxtile.ir.access import Access, Context, accesses, expression_accesses, kernel_context, statements_in
+from ptxtile.ir.access import Access
+from ptxtile.ir.access_context import Context, kernel_context
 from ptxtile.ir.async_copy_ops import CpAsyncWaitGroup
 from ptxtile.ir.buffers import Scope
 from ptxtile.ir.expressions import Expr, Load, Var
 from ptxtile.ir.footprint import NOBODY, footprint
 from ptxtile.ir.program import Kernel, Program
-from ptxtile.ir.rewrite import buffers_of, walk
+from ptxtile.ir.rewrite import buffers_of, statements_in, walk
+from ptxtile.ir.statement_accesses import accesses, expression_accesses
 from ptxtile.ir.statements import Allocate, Break, Continue, For, If, Let, Role, Seq, Specialized, Statement, While
 from ptxtile.ir.tensor_core_ops import WgmmaWaitGroup
 from ptxtile.lower.uniformity import Uniformity

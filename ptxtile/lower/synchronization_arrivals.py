@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ptxtile.ir import gpu_ops
-from ptxtile.ir.access import Access, Context, inlined
+from ptxtile.ir.access import Access
+from ptxtile.ir.access_context import Context, inlined
 from ptxtile.ir.buffers import Scope
 from ptxtile.ir.cluster_ops import ClusterArrive
 from ptxtile.ir.conflicts import Overlap

@@ -6,7 +6,8 @@ from itertools import combinations, product
 
 from ptxtile.errors import LoweringError
 from ptxtile.ir import gpu_ops
-from ptxtile.ir.access import Access, Context, inlined, kernel_context
+from ptxtile.ir.access import Access
+from ptxtile.ir.access_context import Context, inlined, kernel_context
 from ptxtile.ir.buffers import Scope
 from ptxtile.ir.conflicts import Overlap, Relation, compare
 from ptxtile.ir.enumeration import NotEnumerable, evaluate

@@ -11,12 +11,14 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
 
-from ptxtile.ir.access import Access, Context, expression_accesses, operation_accesses
+from ptxtile.ir.access import Access
+from ptxtile.ir.access_context import Context
 from ptxtile.ir.buffers import Scope
 from ptxtile.ir.expressions import Expr, Load
 from ptxtile.ir.gpu_ops import GpuOp
 from ptxtile.ir.program import Kernel
 from ptxtile.ir.rewrite import children, walk
+from ptxtile.ir.statement_accesses import expression_accesses, operation_accesses
 from ptxtile.ir.statements import For, If, Seq, Specialized, Statement, Store, While
 from ptxtile.lower.hazards import Path, Pending
 from ptxtile.lower.synchronization_hand_overs import HandOvers

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 
 from ptxtile.errors import LoweringError
 from ptxtile.ir import gpu_ops
-from ptxtile.ir.access import Access, Context, accesses, active_threads, expression_accesses, operation_accesses
+from ptxtile.ir.access import Access
+from ptxtile.ir.access_context import Context, active_threads
 from ptxtile.ir.async_copy_ops import CpAsync, CpAsyncWaitGroup
 from ptxtile.ir.cluster_ops import ClusterArrive, ClusterWait
 from ptxtile.ir.conflicts import Overlap, compare, repeats_conflict
@@ -22,6 +23,7 @@ from ptxtile.ir.expressions import Expr
 from ptxtile.ir.manual_ops import BarReduce, GridSync
 from ptxtile.ir.program import Kernel
 from ptxtile.ir.rewrite import statements_in
+from ptxtile.ir.statement_accesses import accesses, expression_accesses, operation_accesses
 from ptxtile.ir.statements import Break, Continue, For, If, Let, Seq, Specialized, Statement, While
 from ptxtile.ir.tensor_core_ops import LoadMatrix, MmaSync, StoreMatrix, WgmmaWaitGroup
 from ptxtile.ir.warp_ops import SyncWarp

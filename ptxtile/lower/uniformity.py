@@ -8,7 +8,7 @@ and not written by the kernel.
 
 from __future__ import annotations
 
-from ptxtile.ir.access import Context, inlined
+from ptxtile.ir.access_context import Context, inlined
 from ptxtile.ir.buffers import Scope
 from ptxtile.ir.effects import private_results, writes_global
 from ptxtile.ir.enumeration import NotEnumerable, evaluate

@@ -71,7 +71,7 @@ def test_products() -> None:
     x, gate, up = torch.randn(70, 80).bfloat16(), torch.randn(66, 80).bfloat16(), torch.randn(66, 80).bfloat16()
     tile = {"block_M": 64, "block_N": 64, "block_K": 32, "num_stages": 2, "threads": 128}
     wanted = x.double() @ gate.double().T
-    near(zoo_kernels.projection(x, gate, **tile), wanted)
+    near(zoo_kernels.gemm(x, gate, **tile), wanted)
     found = zoo_kernels.gate_up(x, gate / 9, up / 9, **tile).double()
     wanted = torch.nn.functional.silu(x.double() @ (gate / 9).double().T) * (x.double() @ (up / 9).double().T)
     near(found, wanted)

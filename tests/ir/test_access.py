@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ptxtile.ir.access import Access, Context, accesses, active_threads, kernel_context
+from ptxtile.ir.access import Access
+from ptxtile.ir.access_context import Context, active_threads, kernel_context
 from ptxtile.ir.buffers import Buffer, Scope, allocate
 from ptxtile.ir.conflicts import Overlap, Relation, compare, conflicts, repeats_conflict
 from ptxtile.ir.enumeration import NotEnumerable, evaluate, separate
@@ -18,6 +19,7 @@ from ptxtile.ir.expressions import Binary, Const, Expr, Var, binary, constant, l
 from ptxtile.ir.expressions import compare as comparison
 from ptxtile.ir.footprint import NOBODY, SEVERAL, footprint
 from ptxtile.ir.program import Kernel, Program, TensorParameter
+from ptxtile.ir.statement_accesses import accesses
 from ptxtile.ir.statements import For, If, Let, LoopKind, Statement, Store, seq
 from ptxtile.ir.types import float32, int32, int64, uint8
 

@@ -10,12 +10,14 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from ptxtile.ir.access import Access, Axis, accesses, kernel_context
+from ptxtile.ir.access import Access
+from ptxtile.ir.access_context import Axis, kernel_context
 from ptxtile.ir.buffers import Scope, allocate
 from ptxtile.ir.conflicts import Overlap, Relation, compare
 from ptxtile.ir.expressions import Compare, Expr, Var, binary, constant
 from ptxtile.ir.gpu_ops import TmaStore
 from ptxtile.ir.program import Kernel, Program, TensorParameter
+from ptxtile.ir.statement_accesses import accesses
 from ptxtile.ir.statements import If, seq
 from ptxtile.ir.types import bool_, int32
 from ptxtile.launch_record import TensorMapRecord

@@ -8,11 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ptxtile.ir.access import Access, accesses, kernel_context
+from ptxtile.ir.access import Access
+from ptxtile.ir.access_context import kernel_context
 from ptxtile.ir.buffers import Scope, allocate
 from ptxtile.ir.conflicts import Overlap, Relation, compare
 from ptxtile.ir.expressions import Expr, Var, constant, load
 from ptxtile.ir.program import Kernel, Program
+from ptxtile.ir.statement_accesses import accesses
 from ptxtile.ir.statements import For, LoopKind, Store, seq
 from ptxtile.ir.types import int32
 

@@ -9,6 +9,7 @@ import struct
 import threading
 import time
 import weakref
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -170,13 +171,12 @@ def test_the_same_bytes_reach_the_driver(fake) -> None:
     assert {map_["aligned"] for map_ in fake.encoded} == {True}
 
 
-def test_whatever_changes_between_calls(fake, random_generator) -> None:
-    """Random calls in a row: sizes, strides, offsets (alignment), overlaps, the same tensor twice, fresh memory."""
-    fake.parameter_sizes = ADD_SIZES
-    calls = Calls(fake, add_record())
-    draw = random.Random(int(random_generator.integers(2**63)))
+def changing_calls(seed: int, count: int) -> Iterator[tuple[torch.Tensor, float, torch.Tensor, torch.Tensor]]:
+    """Random calls of the record of :func:`add_record` in a row: sizes, strides, offsets (alignment), overlaps, the
+    same tensor twice, fresh memory."""
+    draw = random.Random(seed)
     memory, halves = torch.zeros(4096), torch.zeros(256, dtype=torch.float16)
-    for _ in range(150):
+    for _ in range(count):
         rows, columns = draw.choice((6, 9)), draw.choice((4, 8))
         stride = draw.choice((columns, 20))
         a = memory.as_strided((rows, columns), (stride, 1), draw.choice((0, 1, 64)))
@@ -186,7 +186,14 @@ def test_whatever_changes_between_calls(fake, random_generator) -> None:
         if draw.random() < 0.2:
             b = torch.zeros(rows, columns)
         d = halves[(start := draw.choice((0, 1, 8))) : start + rows]
-        calls.agree(a, draw.choice((0.5, -0.0, 3, True, math.inf, 1e-42)), b, d)
+        yield a, draw.choice((0.5, -0.0, 3, True, math.inf, 1e-42)), b, d
+
+
+def test_whatever_changes_between_calls(fake, random_generator) -> None:
+    fake.parameter_sizes = ADD_SIZES
+    calls = Calls(fake, add_record())
+    for arguments in changing_calls(int(random_generator.integers(2**63)), 150):
+        calls.agree(*arguments)
     assert calls.found > 20
 
 

@@ -42,6 +42,7 @@ from tests.runtime.test_call_plans import (
     WRONG,
     Calls,
     add_record,
+    changing_calls,
     numbers_record,
     tensors,
 )
@@ -148,22 +149,10 @@ def test_random_records(fake, random_generator) -> None:
 
 
 def test_whatever_changes_between_calls(fake, random_generator) -> None:
-    """Sizes, strides, offsets (alignment), overlaps, the same tensor twice, fresh memory."""
     fake.parameter_sizes = ADD_SIZES
     kernel = Kernel(fake, add_record())
-    draw = random.Random(int(random_generator.integers(2**63)))
-    memory, halves = torch.zeros(4096), torch.zeros(256, dtype=torch.float16)
-    for _ in range(300):
-        rows, columns = draw.choice((6, 9)), draw.choice((4, 8))
-        stride = draw.choice((columns, 20))
-        a = memory.as_strided((rows, columns), (stride, 1), draw.choice((0, 1, 64)))
-        b = memory[(start := draw.choice((0, 64))) : start + rows * columns].view(rows, columns)
-        if draw.random() < 0.2:
-            a = b
-        if draw.random() < 0.2:
-            b = torch.zeros(rows, columns)
-        d = halves[(start := draw.choice((0, 1, 8))) : start + rows]
-        kernel.agree(a, draw.choice((0.5, -0.0, 3, True, math.inf, 1e-42)), b, d)
+    for arguments in changing_calls(int(random_generator.integers(2**63)), 300):
+        kernel.agree(*arguments)
     assert kernel.in_native_code > 50
 
 

@@ -73,6 +73,60 @@ def _forget(byte, last, present, used, group, strange, others, number):
     group[byte] = number
 
 
+@njit(cache=True)
+def _is_harmless(last, byte, call, site, access, before, after):
+    """Whether a plain write leaves what the last one left there, which another thread made by the same statement: in
+    the same call if neither changed the byte's value among its lanes, else if the memory held the value already."""
+    if len(before) == 0 or last[byte, 2] != site:
+        return False
+    if last[byte, 3] == call or last[byte, 3] == -call:
+        return after[access] != 0 and last[byte, 3] > 0
+    return before[access] != 0
+
+
+@njit(cache=True)
+def _judge_rivals(
+    byte, access, rivals, used, others, base_of, kind_of, slots, row, thread, state, private, owner, crosses, proxy,
+    fence_row, found, count,
+):  # fmt: skip
+    """The accesses of rivalling kinds since the last plain write that the actor does not know of."""
+    there = used[byte]
+    for rival in range(slots):
+        if not there >> np.uint64(min(rival, LAST_BIT)):
+            break
+        if not there >> np.uint64(min(rival, LAST_BIT)) & np.uint64(1) or not rivals >> kind_of[rival] & 1:
+            continue
+        lanes, when, agent = np.uint32(others[rival, byte, 1]), others[rival, byte, 0], base_of[rival]
+        while lanes:
+            if lanes & np.uint32(1):
+                if _known(state, private, owner, crosses, proxy, fence_row, row, thread, agent) < when:
+                    what = 3 if kind_of[rival] < 2 else 2
+                    count = _note(found, count, what, access, byte, agent, others[rival, byte, 2], when)
+            lanes >>= np.uint32(1)
+            agent += 1
+    return count
+
+
+@njit(cache=True)
+def _keep_write(byte, last, present, used, strange, others, agent, time, site, call, storage):
+    """A plain write: what came before it no longer matters."""
+    if present[byte]:
+        _clear(byte, present, used, others)
+    strange[byte, 0] = 0
+    last[byte, 0], last[byte, 1], last[byte, 2], last[byte, 3], last[byte, 4] = agent, time, site, call, storage
+
+
+@njit(cache=True)
+def _keep_other(byte, present, used, others, slot, bit, mark, time, site, kind):
+    """An access of another kind, among those since the last plain write."""
+    if others[slot, byte, 0] != time or (slot < LAST_BIT and not used[byte] & mark):
+        others[slot, byte, 0], others[slot, byte, 1] = time, 0
+    others[slot, byte, 1] |= bit
+    others[slot, byte, 2] = site
+    present[byte] |= 1 << kind
+    used[byte] |= mark
+
+
 _SIGNATURE = (
     "int64(int32[:,::1], uint8[::1], uint64[::1], int32[::1], int32[:,::1], int32[:,:,::1], int32[::1], int32[::1], "
     "int32[::1], int64, int64, int64, int64, boolean, boolean, int64, int64, boolean, int64[::1], int64, int64[::1], "
@@ -112,15 +166,8 @@ def judge(
                         known = _known(state, private, owner, crosses, proxy, fence_row, row, thread, other)
                     if known >= written:
                         seen_writer, seen_time = writer, written
-                    else:
-                        harmless = False
-                        if kind == 4 and len(before) > 0 and last[byte, 2] == site:
-                            if last[byte, 3] == call or last[byte, 3] == -call:
-                                harmless = after[access] != 0 and last[byte, 3] > 0
-                            else:
-                                harmless = before[access] != 0
-                        if not harmless:
-                            count = _note(found, count, 2, access, byte, other, last[byte, 2], written)
+                    elif kind != 4 or not _is_harmless(last, byte, call, site, access, before, after):
+                        count = _note(found, count, 2, access, byte, other, last[byte, 2], written)
                 if reads and storage >= 0 and last[byte, 4] != storage:
                     count = _note(found, count, 1, access, byte, last[byte, 4], last[byte, 2], written)
             elif writer == -1 and reads and not initialised:
@@ -130,45 +177,16 @@ def judge(
                 what = 3 if strange[byte, 0] & rivals & 3 else 2
                 count = _note(found, count, what, access, byte, -3, strange[byte, 1], 1)
             if present[byte] & rivals:
-                there = used[byte]
-                for rival in range(slots):
-                    if not there >> np.uint64(min(rival, LAST_BIT)):
-                        break
-                    if not there >> np.uint64(min(rival, LAST_BIT)) & np.uint64(1) or not rivals >> kind_of[rival] & 1:
-                        continue
-                    lanes = np.uint32(others[rival, byte, 1])
-                    if lanes:
-                        when, rival_agent = others[rival, byte, 0], base_of[rival]
-                        while lanes:
-                            if lanes & np.uint32(1):
-                                known = _known(
-                                    state, private, owner, crosses, proxy, fence_row, row, thread, rival_agent
-                                )
-                                if known < when:
-                                    what = 3 if kind_of[rival] < 2 else 2
-                                    count = _note(
-                                        found, count, what, access, byte, rival_agent, others[rival, byte, 2], when
-                                    )
-                            lanes >>= np.uint32(1)
-                            rival_agent += 1
+                count = _judge_rivals(
+                    byte, access, rivals, used, others, base_of, kind_of, slots, row, thread, state, private, owner,
+                    crosses, proxy, fence_row, found, count,
+                )  # fmt: skip
             # What is kept
             if kind == 4:
-                if present[byte]:
-                    _clear(byte, present, used, others)
-                strange[byte, 0] = 0
-                last[byte, 0] = agent + base
-                last[byte, 1] = time
-                last[byte, 2] = site
-                last[byte, 3] = -call if len(after) > 0 and after[access] == 0 else call
-                last[byte, 4] = storage
+                signed = -call if len(after) > 0 and after[access] == 0 else call
+                _keep_write(byte, last, present, used, strange, others, agent + base, time, site, signed, storage)
             else:
-                if others[slot, byte, 0] != time or (slot < LAST_BIT and not used[byte] & mark):
-                    others[slot, byte, 0] = time
-                    others[slot, byte, 1] = 0
-                others[slot, byte, 1] |= bit
-                others[slot, byte, 2] = site
-                present[byte] |= 1 << kind
-                used[byte] |= mark
+                _keep_other(byte, present, used, others, slot, bit, mark, time, site, kind)
                 if writer == -1 and kind == 2:
                     last[byte, 0] = -2
     return count

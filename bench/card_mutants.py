@@ -308,12 +308,18 @@ def outcome(lines: list[dict[str, Any]], ended: str, launches: int) -> dict[str,
     elif ended == "killed":
         result["outcome"] = f"hang in launch {len(done) + 1}" + (f", wrong in {len(wrong)} before" if wrong else "")
     elif ended != "itself":
-        result["outcome"] = f"fault in launch {len(done) + 1}: {ended[-300:]}"
+        result["outcome"] = f"fault in launch {len(done) + 1}: {_reason(ended)}"
     elif len(done) < launches:
         result["outcome"] = f"not run to its end: {len(done)} launches"
     else:
         result["outcome"] = f"wrong in {len(wrong)} of {launches} launches" if wrong else "lucky"
     return result
+
+
+def _reason(ended: str) -> str:
+    """What CUDA says, without the advice that torch adds to it; else the end of what was printed."""
+    said = [line.strip() for line in ended.splitlines() if "CUDA error" in line or "Error: " in line]
+    return said[-1] if said else ended[-300:]
 
 
 # run: the child -------------------------------------------------------------------------------------------------------

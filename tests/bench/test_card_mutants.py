@@ -19,6 +19,11 @@ SAY = "import json, sys, time; say = lambda **line: print(json.dumps(line), flus
 READY = SAY + "say(compiled=True); sys.stdin.readline(); say(ready=True);"
 RIGHT = "say(launch={}, wrong=0, of=64, largest_error=0.0);"
 WRONG = "say(launch={}, wrong=5, of=64, largest_error='not finite');"
+ADVICE = """Traceback (most recent call last):
+torch.AcceleratorError: CUDA error: an illegal instruction was encountered
+Search for `cudaErrorIllegalInstruction` in the manual of the runtime.
+CUDA kernel errors might be asynchronously reported at some other API call.
+"""
 
 
 def run(program: str, seconds: float = 20.0):
@@ -32,6 +37,7 @@ def run(program: str, seconds: float = 20.0):
         (READY + RIGHT.format(0) + WRONG.format(1), "wrong in 1 of 2 launches"),
         (READY + RIGHT.format(0), "not run to its end: 1 launches"),
         (READY + RIGHT.format(0) + "sys.exit('illegal address')", "fault in launch 2: code 1: illegal address"),
+        (READY + f"sys.exit({ADVICE!r})", "fault in launch 1: torch.AcceleratorError: CUDA error: an illegal instruction"),
         (READY + "say(control='wrong')", "not judged"),
         ("raise SystemExit('no card')", "not run: code 1: no card"),
         (READY + "print('PTX: a line of somebody else');" + RIGHT.format(0) + RIGHT.format(1), "lucky"),

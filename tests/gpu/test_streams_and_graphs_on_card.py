@@ -176,6 +176,7 @@ import os
 import torch
 import ptxtile
 from examples.elementwise_add import elementwise_add
+from tests.kernels.elementwise import add_factory
 
 def child(work):
     pid = os.fork()
@@ -197,6 +198,9 @@ assert child(on_card) == 0, "after a fork without CUDA the child has it for itse
 a = torch.randn(100, 100, device="cuda")
 for _ in range(3):
     assert torch.equal(elementwise_add(a, a), 2 * a)
+into, b = ptxtile.compile(add_factory(100, 100)), torch.empty_like(a)
+into(a, a, b)
+assert child(lambda: into(a, a, b)) == 3, "a kernel that makes no tensor: torch has nothing to say first"
 assert child(lambda: elementwise_add(a, a)) == 3
 assert torch.equal(elementwise_add(a, a), 2 * a)
 """
@@ -205,7 +209,9 @@ assert torch.equal(elementwise_add(a, a), 2 * a)
 def test_forks(card) -> None:
     """Before CUDA is used, a child has it for itself; afterwards its calls say so. The target is named, because asking
     for that of the card is a use of CUDA."""
-    assert "DriverError CUDA was first used before this process was forked" in script(FORKS, PTXTILE_TARGET="sm_90a")
+    said = script(FORKS, PTXTILE_TARGET="sm_90a").splitlines()
+    assert said[0].startswith("DriverError CUDA was first used before this process was forked")
+    assert "forked subprocess" in said[1], "what torch says of its own allocation"
 
 
 SPAWN = """

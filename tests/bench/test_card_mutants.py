@@ -37,7 +37,10 @@ def run(program: str, seconds: float = 20.0):
         (READY + RIGHT.format(0) + WRONG.format(1), "wrong in 1 of 2 launches"),
         (READY + RIGHT.format(0), "not run to its end: 1 launches"),
         (READY + RIGHT.format(0) + "sys.exit('illegal address')", "fault in launch 2: code 1: illegal address"),
-        (READY + f"sys.exit({ADVICE!r})", "fault in launch 1: torch.AcceleratorError: CUDA error: an illegal instruction"),
+        (
+            READY + f"sys.exit({ADVICE!r})",
+            "fault in launch 1: torch.AcceleratorError: CUDA error: an illegal instruction",
+        ),
         (READY + "say(control='wrong')", "not judged"),
         ("raise SystemExit('no card')", "not run: code 1: no card"),
         (READY + "print('PTX: a line of somebody else');" + RIGHT.format(0) + RIGHT.format(1), "lucky"),

@@ -6,15 +6,15 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
-from gemm_kernels import persistent
+from gemm_kernels import grid, persistent
 from gemm_rows import Contender, Operands, Row, Unavailable
 
 Configuration = dict[str, Any]
 
 LARGE: dict[str, Configuration] = {
-    "128x256, 4 stages, groups of 4 columns": dict(group=4),
     "128x256, 4 stages, groups of 16 rows": dict(group=16, rows_first=True),
-    "128x256, 4 stages, groups of 8 columns, clusters of 2": dict(group=8, cluster=2),
+    "128x192, 4 stages, groups of 4 rows": dict(block_N=192, group=4, rows_first=True),
+    "128x192, 4 stages, groups of 16 rows": dict(block_N=192, group=16, rows_first=True),
     "128x128, 6 stages, groups of 8 rows": dict(block_N=128, num_stages=6, group=8, rows_first=True),
 }
 SMALL: dict[str, Configuration] = {
@@ -25,12 +25,12 @@ SMALL: dict[str, Configuration] = {
 }
 """Where tiles of 128x256 would leave most multiprocessors idle."""
 FEW_ROWS: dict[str, Configuration] = {
-    "128x64, 8 stages": dict(block_N=64, num_stages=8),
-    "128x128, 6 stages": dict(block_N=128, num_stages=6),
+    "128x112, 7 stages, one CTA a tile": dict(block_N=112, num_stages=7),
+    "128x64, 4 stages of 128, one CTA a tile": dict(block_N=64, block_K=128, num_stages=4),
 }
 MORE_ROWS: dict[str, Configuration] = {
-    "128x128, 6 stages": dict(block_N=128, num_stages=6),
-    "256x128, 4 stages": dict(block_M=256, block_N=128),
+    "128x128, 6 stages, one CTA a tile": dict(),
+    "128x224, 4 stages, one CTA a tile": dict(block_N=224, num_stages=4),
 }
 """For 65 to 128 rows, and for more."""
 DECODE_FEW_ROWS = ((64, 200), (128, 200))
@@ -38,6 +38,7 @@ DECODE_FEW_ROWS = ((64, 200), (128, 200))
 DECODE = ((64, 100), (128, 100), (128, 200), (256, 200))
 """(depth of a stage, KiB of shared memory that the stages may take): two CTAs on a multiprocessor, or one. The weights'
 rows are the M side of the tile, 64 of them."""
+TILES = {"persistent": persistent, "grid": grid}
 MOST_STAGES = 8
 MOST_CONFIGURATIONS = 4
 
@@ -57,9 +58,10 @@ def configurations(row: Row, multiprocessors: int) -> list[tuple[str, str, Confi
     if row.group == "decode":
         found += [_decode(row, *stages) for stages in (DECODE if row.m <= 64 else DECODE_FEW_ROWS)]
         table = {} if row.m <= 64 else FEW_ROWS if row.m <= 128 else MORE_ROWS
+        found += [(name, "grid", options) for name, options in table.items()]
     else:
         table = SMALL if tiles(row, 128, 256) < multiprocessors // 2 else LARGE
-    found += [(name, "persistent", _persistent(row, options, multiprocessors)) for name, options in table.items()]
+        found += [(name, "persistent", _persistent(row, options, multiprocessors)) for name, options in table.items()]
     assert len(found) <= MOST_CONFIGURATIONS
     return found
 
@@ -87,13 +89,13 @@ def _decode(row: Row, depth: int, budget: int) -> tuple[str, str, Configuration]
 def _contender(name: str, kernel: str, operands: Operands, options: Configuration) -> Contender:
     a, b, c = operands.a, operands.b, operands.c
 
-    def run_persistent() -> Any:
-        return persistent(a, b, **options)
+    def run_tiles() -> Any:
+        return TILES[kernel](a, b, **options)
 
     def build() -> Callable[[], Any]:
-        if kernel == "persistent":
-            run_persistent()
-            return run_persistent
+        if kernel in TILES:
+            run_tiles()
+            return run_tiles
         decode = example("gemm_decode")
 
         def run_decode() -> Any:

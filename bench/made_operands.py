@@ -1,11 +1,19 @@
-"""Gemms whose operand the consumers make: waited for in the next iteration, or at once.
+"""Gemms of pipelined loops whose wait the compiler chooses: in the next iteration, at once, or each by itself.
 
-Run it:  python bench/made_operands.py [--turns 40] [--divide 1]
+Run it:  python bench/made_operands.py [--turns 40] [--divide 1] [--only WORDS]
 
 The weights of examples/gemm_w4a16.py, and the kernels of tests/lower/made_kernels.py: a scaled operand by way of shared
-memory (in two versions) or in registers, and two products with a cast between them, as in attention. Each kernel is
-compiled as it is and with ptxtile.lower.made_operands switched off, and both are run in turn. Results are compared with
-torch's. ``--divide``: sizes are divided by it. Writes bench/results/made_operands.json; times in milliseconds.
+memory (in two versions) or in registers, and two products with a cast between them, as in attention; and the two
+products on one tile of examples/gemm_swiglu.py. Each kernel is compiled in three forms, of which the same ones are
+measured once:
+
+- next iteration: products stay in flight over the iteration, however short the ring is;
+- at once: what may be under way together is waited for together, in the same iteration;
+- one by one: each product is waited for by itself.
+
+They are run in turn, and the one that the compiler chooses by itself (ptxtile/lower/spare_stages.py) is marked. Results
+are compared with torch's. ``--divide``: sizes are divided by it; ``--only``: cases whose name has the words in it.
+Writes bench/results/made_operands.json; times in milliseconds.
 """
 
 from __future__ import annotations
@@ -14,7 +22,8 @@ import argparse
 import statistics
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -23,12 +32,13 @@ import torch
 from measure import interval, milliseconds, ratio, save
 
 import ptxtile
-from ptxtile.lower import specialize_warps
+from ptxtile.lower import join_gemms, spare_stages, specialize_warps
 from ptxtile.lower.made_operands import MadeOperands
+from ptxtile.lower.overlap_gemms import OverlappedGemms
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from examples import gemm_w4a16
+from examples import gemm_swiglu, gemm_w4a16
 from tests.lower import made_kernels
 
 SIZE = 4096
@@ -52,11 +62,21 @@ def scaled(
 
 
 def two_products(
+    queries: int, length: int, width: int, device: str, **options: Any
+) -> tuple[Any, tuple[torch.Tensor, ...], dict[str, Any], torch.Tensor]:
+    q, k, v = (torch.randn(count, width, device=device).bfloat16() for count in (queries, length, length))
+    p = (q.float() @ k.float().T * 0.125).bfloat16()
+    options = {"block": 128, "threads": 256, **options}
+    return made_kernels.two_products, (q, k, v), options, p.float() @ v.float()
+
+
+def swiglu(
     size: int, device: str, **options: Any
 ) -> tuple[Any, tuple[torch.Tensor, ...], dict[str, Any], torch.Tensor]:
-    q, k, v = (torch.randn(2 * size, 64, device=device).bfloat16() for _ in range(3))
-    p = (q.float() @ k.float().T * 0.125).bfloat16()
-    return made_kernels.two_products, (q, k, v), options, p.float() @ v.float()
+    x, gate, up = (torch.randn(size, size, device=device).bfloat16() for _ in range(3))
+    gate, up = gate / size**0.5, up / size**0.5
+    wanted = torch.nn.functional.silu(x.float() @ gate.float().T) * (x.float() @ up.float().T)
+    return gemm_swiglu.gemm_swiglu, (x, gate, up), options, wanted
 
 
 TILE = {"block_M": 128, "block_N": 128, "threads": 256}
@@ -69,59 +89,108 @@ CASES: dict[str, Callable[[int, str], Any]] = {
     "scaled in registers, by way of float32": lambda size, device: scaled(
         size, device, through="late", num_stages=4, **TILE
     ),
-    "two products, 2 stages": lambda size, device: two_products(size, device, block=128, threads=256, num_stages=2),
-    "two products, 3 stages": lambda size, device: two_products(size, device, block=128, threads=256, num_stages=3),
+    **{
+        f"two products, {stages} stages": lambda size, device, stages=stages: two_products(
+            2 * size, 2 * size, 64, device, num_stages=stages
+        )
+        for stages in (2, 3, 4)
+    },
+    **{
+        f"two products of 128 keys and 128 columns, {stages} stages": lambda size, device, stages=stages: two_products(
+            4 * size, 2 * size, 128, device, keys=128, num_stages=stages
+        )
+        for stages in (2, 3)
+    },
+    **{
+        f"swiglu, {stages} stages": lambda size, device, stages=stages: swiglu(size, device, num_stages=stages)
+        for stages in (2, 3, 4)
+    },
 }
 
 
-def switched_off(body: Any, uses: Any, free: Any, room: Any, names: Any) -> MadeOperands:
-    return MadeOperands(body)
+# --- the forms -------------------------------------------------------------------------------------------------------
 
 
-def kernel(function: Any, args: tuple[torch.Tensor, ...], options: dict[str, Any], waits: str) -> tuple[Any, Any]:
-    """A kernel that has run, and its result. Nothing that was compiled in the other way is found on disk."""
-    made = ptxtile.jit(function.function.function)
-    late = waits == "next iteration"
-    change = specialize_warps.overlap_made_operands if late else switched_off
+@contextmanager
+def as_chosen() -> Iterator[None]:
+    yield
+
+
+@contextmanager
+def next_iteration() -> Iterator[None]:
+    with mock.patch.object(spare_stages, "FREE_FOR_A_GAP", 0), mock.patch.object(spare_stages, "FREE_FOR_WORK", 0):
+        yield
+
+
+@contextmanager
+def at_once() -> Iterator[None]:
     with (
-        tempfile.TemporaryDirectory() as folder,
-        mock.patch.dict("os.environ", {"PTXTILE_CACHE_DIR": folder}),
-        mock.patch.object(specialize_warps, "overlap_made_operands", change),
+        mock.patch.object(specialize_warps, "overlap_gemms", lambda body, *_: OverlappedGemms(body)),
+        mock.patch.object(specialize_warps, "overlap_made_operands", lambda body, *_: MadeOperands(body)),
     ):
+        yield
+
+
+@contextmanager
+def one_by_one() -> Iterator[None]:
+    with ExitStack() as changes:
+        changes.enter_context(at_once())
+        for module in (specialize_warps, join_gemms):
+            changes.enter_context(mock.patch.object(module, "join_gemms", lambda body, *_: (body, [])))
+        yield
+
+
+FORMS = {"next iteration": next_iteration, "at once": at_once, "one by one": one_by_one}
+
+
+def kernel(function: Any, args: tuple[torch.Tensor, ...], options: dict[str, Any], form: Any) -> tuple[Any, Any]:
+    """A kernel that has run, and its result. Nothing that was compiled in another form is found on disk."""
+    made = ptxtile.jit(function.function.function)
+    with tempfile.TemporaryDirectory() as folder, mock.patch.dict("os.environ", {"PTXTILE_CACHE_DIR": folder}), form():
         found = made(*args, **options)
         return made.kernel_for(*args, **options)[0], found
 
 
 def measured(case: str, size: int, device: str, turns: int) -> list[dict[str, Any]]:
     function, args, options, wanted = CASES[case](size, device)
-    both: dict[str, Any] = {}
-    for waits in ("next iteration", "at once"):
-        both[waits], found = kernel(function, args, options, waits)
+    chosen, _ = kernel(function, args, options, as_chosen)
+    forms: dict[str, Any] = {}
+    for name, form in FORMS.items():
+        made, found = kernel(function, args, options, form)
         error = float((found.float() - wanted).norm() / wanted.norm())
-        assert error < BOUND, f"{case}, waiting {waits}: relative error {error}"
-    assert both["next iteration"].ptx != both["at once"].ptx, f"{case}: the two kernels are the same"
-    times = milliseconds({waits: lambda run=run: run(*args) for waits, run in both.items()}, turns)
+        assert error < BOUND, f"{case}, {name}: relative error {error}"
+        if all(made.ptx != other.ptx for other in forms.values()):
+            forms[name] = made
+    assert any(made.ptx == chosen.ptx for made in forms.values()), f"{case}: the compiler does something else"
+    times = milliseconds({name: lambda run=run: run(*args) for name, run in forms.items()}, turns)
     rows = []
     for name, values in times.items():
         low, high = interval(values)
         gain = ratio(times["at once"], values)
-        rows.append({"case": case, "size": size, "waits": name, "median": statistics.median(values), "low": low,
-                     "high": high, "faster than at once": gain})  # fmt: skip
+        figures = {"median": statistics.median(values), "low": low, "high": high, "faster than at once": gain}
+        rows.append({"case": case, "size": size, "waits": name, "chosen": forms[name].ptx == chosen.ptx, **figures})
     return rows
+
+
+def line(row: dict[str, Any]) -> str:
+    gain = row["faster than at once"]["median"]
+    return f"{row['case']:52} {row['waits']:15} {row['median']:.4f} ms, {gain:.3f} ×{' *' if row['chosen'] else ''}"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--turns", type=int, default=40)
     parser.add_argument("--divide", type=int, default=1)
-    chosen = parser.parse_args()
+    parser.add_argument("--only", default="")
+    arguments = parser.parse_args()
     device = "cuda" if torch.cuda.is_available() else "cpu"
     rows = []
     for case in CASES:
-        rows += measured(case, SIZE // chosen.divide, device, chosen.turns)
-        gain = rows[-2]["faster than at once"]
-        print(f"{case:40} {rows[-2]['median']:.4f} ms, at once {rows[-1]['median']:.4f} ms: {gain['median']:.3f} ×")
-    print(save("made_operands", rows))
+        if arguments.only in case:
+            found = measured(case, SIZE // arguments.divide, device, arguments.turns)
+            print(*map(line, found), sep="\n", flush=True)
+            rows += found
+    print("* chosen by the compiler;", save("made_operands", rows))
 
 
 if __name__ == "__main__":

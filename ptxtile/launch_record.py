@@ -8,8 +8,9 @@ expression over symbols; symbols are solved from tensor shapes and strides, or a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import field
+from functools import reduce
 
 from ptxtile.records import record
 
@@ -60,6 +61,45 @@ def evaluate_size(size: int | Symbol | SizeOperation, symbols: Mapping[str, int]
     if isinstance(size, Symbol):
         return symbols[size.name]
     return _OPERATORS[size.operator](evaluate_size(size.left, symbols), evaluate_size(size.right, symbols))
+
+
+def solvable(
+    size: int | Symbol | SizeOperation, known: Container[str]
+) -> tuple[str, int, int | Symbol | SizeOperation] | None:
+    """(n, c, d) where ``size`` is c · n + d with an integer c other than 0, n the only one of its symbols that is not
+    ``known``, and d a sum of known ones; else None. A dimension of that size determines n."""
+    form = _linear_form(size)
+    if form is None:
+        return None
+    factors, offset = form
+    unknown = [name for name, factor in factors.items() if factor and name not in known]
+    if len(unknown) != 1:
+        return None
+    parts: list[int | Symbol | SizeOperation] = [offset] if offset else []
+    for name, factor in factors.items():
+        if factor and name != unknown[0]:
+            parts.append(Symbol(name) if factor == 1 else SizeOperation("mul", factor, Symbol(name)))
+    rest = reduce(lambda left, right: SizeOperation("add", left, right), parts) if parts else 0
+    return unknown[0], factors[unknown[0]], rest
+
+
+def _linear_form(size: int | Symbol | SizeOperation) -> tuple[dict[str, int], int] | None:
+    """The factor of each symbol, and the constant; None where the size is no such sum."""
+    if isinstance(size, int):
+        return {}, size
+    if isinstance(size, Symbol):
+        return {size.name: 1}, 0
+    left, right = _linear_form(size.left), _linear_form(size.right)
+    if left is None or right is None or size.operator not in ("add", "sub", "mul"):
+        return None
+    if size.operator == "mul":
+        if left[0] and right[0]:
+            return None
+        form, by = (left, right[1]) if left[0] else (right, left[1])
+        return {name: factor * by for name, factor in form[0].items()}, form[1] * by
+    sign = 1 if size.operator == "add" else -1
+    factors = {name: left[0].get(name, 0) + sign * right[0].get(name, 0) for name in {**left[0], **right[0]}}
+    return factors, left[1] + sign * right[1]
 
 
 @record

@@ -14,8 +14,9 @@ elements, except in tensor maps, which are as the driver takes them. The fields:
   elements; then it must be equal. ``kind`` "scalar": ``name``, ``dtype``
 - ``symbols``, in the order in which they are solved: ``name``; ``sources``: places with its value, of which the first
   that counts is taken (0 where none does): ``argument`` with ``property`` "value" (an integer scalar), "size" or
-  "stride", with ``dimension``; ``divisor`` that the value is a multiple of; ``maximum`` (null: none). Every other place
-  where a symbol is must agree
+  "stride", with ``dimension``; of a size ``factor`` and ``offset`` (a size): the dimension is factor · value + offset,
+  and the value is not negative; ``divisor`` that the value is a multiple of; ``maximum`` (null: none). Every other
+  place where a symbol is must agree
 - ``allocations``: contiguous tensors that the caller provides: ``name``, ``dtype``, ``element_bytes``, ``shape``,
   ``returned`` (else a workspace)
 - ``returns``: names of what a call gives back, arguments or allocations
@@ -31,7 +32,7 @@ elements, except in tensor maps, which are as the driver takes them. The fields:
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ptxtile.compiler import Artifact
@@ -45,6 +46,7 @@ from ptxtile.launch_record import (
     Symbol,
     TensorArgument,
     TensorMapRecord,
+    solvable,
 )
 from ptxtile.runtime import tensor_maps
 from ptxtile.runtime.dtypes import FORMATS
@@ -133,13 +135,30 @@ def _symbols(launch: LaunchRecord, program: Program) -> list[dict[str, Any]]:
                 if isinstance(value, Symbol):
                     places = sources.setdefault(value.name, [])
                     if not places or places[0]["property"] == "stride":
-                        places.append({"argument": argument.name, "property": what, "dimension": dimension})
+                        place = {"argument": argument.name, "property": what, "dimension": dimension}
+                        places.append({**place, "factor": 1, "offset": 0} if what == "size" else place)
+        if what == "size":
+            while _add_sum(tensors, sources):
+                pass
     maxima = {fact.var.name: fact.upper for fact in program.facts}
     divisors = {d.size.name: d.divisor for d in launch.divisibilities if isinstance(d.size, Symbol)}
     return [
         {"name": name, "sources": places, "divisor": divisors.get(name, 1), "maximum": maxima.get(name)}
         for name, places in sources.items()
     ]
+
+
+def _add_sum(tensors: Sequence[TensorArgument], sources: dict[str, list[dict[str, Any]]]) -> bool:
+    """Whether a dimension that is a sum of sizes gave a source to one that has none."""
+    for argument in tensors:
+        for dimension, value in enumerate(argument.shape):
+            found = solvable(value, sources)
+            if found is not None:
+                name, factor, offset = found
+                place = {"argument": argument.name, "property": "size", "dimension": dimension}
+                sources[name] = [{**place, "factor": factor, "offset": size(offset)}]
+                return True
+    return False
 
 
 def _tensor_map(tensor_map: TensorMapRecord) -> dict[str, Any]:

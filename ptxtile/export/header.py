@@ -149,7 +149,7 @@ class _Writer:
             if place["property"] == "value":
                 value = f"(int64_t){source}"
             elif place["property"] == "size":
-                value = f"{source}.shape[{place['dimension']}]"
+                value = _from_dimension(f"{source}.shape[{place['dimension']}]", place)
             else:
                 rank = len(self._tensor(place["argument"])["shape"])
                 value = f"ptxtile_stride({rank}, {source}.shape, {source}.strides, {place['dimension']})"
@@ -157,6 +157,8 @@ class _Writer:
 
     def _check_symbol(self, symbol: dict[str, Any]) -> Iterable[str]:
         own = f"symbols->{identifier(symbol['name'])}"
+        if any(place.get("factor", 1) != 1 or place.get("offset", 0) != 0 for place in symbol["sources"]):
+            yield from _refusal(f"{own} < 0", f"{symbol['name']} would be negative")
         if symbol["divisor"] > 1:
             text = f"{symbol['name']} is not a multiple of {symbol['divisor']}, which this variant was compiled for"
             yield from _refusal(f"{own} % {symbol['divisor']} != 0", text)
@@ -373,6 +375,12 @@ class _Writer:
 
     def _tensor(self, name: str) -> dict[str, Any]:
         return next(tensor for tensor in self.tensors if tensor["name"] == name)
+
+
+def _from_dimension(dimension: str, place: dict[str, Any]) -> str:
+    """The symbol of which a dimension is factor · symbol + offset; what leaves a rest has another shape."""
+    value = dimension if place["offset"] == 0 else f"({dimension} - ({size_expression(place['offset'], 'symbols->')}))"
+    return value if place["factor"] == 1 else f"{value} / {place['factor']}"
 
 
 def _refusal(condition: str, text: str, depth: int = 1) -> Iterable[str]:

@@ -136,7 +136,10 @@ def const(name: str | int | float, dtype: Any = "int32") -> Any:
 
 
 def dynamic(name: str, dtype: Any = "int32") -> Any:
-    """``m = T.dynamic("m")``: a size that is known at launch, solved from the tensors' shapes; int32 unless said."""
+    """``m = T.dynamic("m")``: a size that is known at launch, solved from the tensors' shapes; int32 unless said.
+
+    A tensor has it as a size, or a sum such as ``4 * m + 1`` in which it is the only one not known otherwise.
+    """
     element = as_dtype(dtype)
     if not element.is_integer or element.bits < 32:
         raise TypeMismatchError("T.dynamic", location=user_location(), expected="int32 or int64", got=str(element))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from math import prod
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any
 
 from ptxtile.errors import TraceError, TypeMismatchError
 from ptxtile.frontend import operations
@@ -16,10 +16,7 @@ from ptxtile.ir.buffers import Buffer, Scope, contiguous_strides
 from ptxtile.ir.expressions import Const, Expr, Load, cast, constant
 from ptxtile.ir.statements import Store, View
 from ptxtile.ir.tile_ops import Region
-from ptxtile.ir.types import DType, int64
-
-if TYPE_CHECKING:
-    from ptxtile.frontend.tracer import Tracer
+from ptxtile.ir.types import int64
 
 Size = int | Expr
 
@@ -139,8 +136,6 @@ class TracedBuffer:
             return BufferRegion(self, region_of(self, indices))
         exprs = self._element(indices)
         tracer = kernel_tracer(f"an element of {self.name}")
-        if self._has_no_scalar(tracer):
-            return FragmentElement(self, exprs)
         let = tracer.bind_let(f"{self.name}_value", Load(self.ir, exprs, self.ir.dtype))
         return Value(let.var, let, (self, exprs))
 
@@ -158,23 +153,8 @@ class TracedBuffer:
                 got=value.description, hint="use T.copy(source, destination)",
             )  # fmt: skip
         exprs = self._element(indices)
-        if self._has_no_scalar(tracer):
-            self.refuse_element("write")
         stored = operations.converted(value, self.ir.dtype)
         tracer.emit(Store(self.ir, exprs, stored, location=user_location()))
-
-    def _has_no_scalar(self, tracer: Tracer) -> bool:
-        """Whether one element belongs to some thread only: fragments outside of T.Parallel, unless of one element."""
-        return self.ir.scope is Scope.FRAGMENT and not tracer.parallel_depth and prod(self.ir.static_shape) != 1
-
-    def refuse_element(self, verb: str) -> NoReturn:
-        raise TraceError(
-            f"cannot {verb} one element of the fragment {self.name} outside of T.Parallel",
-            location=user_location(),
-            got="no scalar: the elements of a fragment are spread over the registers of all threads",
-            hint="use `for i, j in T.Parallel(...)`; a table that every thread reads belongs into T.alloc_local, which "
-            "T.copy fills in each thread, or into T.alloc_shared",
-        )
 
     def _element(self, indices: tuple[Any, ...]) -> tuple[Expr, ...]:
         """The checked indices of one element."""
@@ -203,25 +183,6 @@ class TracedBuffer:
             if value < 0:
                 return index_expr(size_value(size) + value, "an index")
         return expr
-
-
-class FragmentElement(Value):
-    """An element of a fragment outside of T.Parallel: it can start a region of a copy, and has no value."""
-
-    __slots__ = ("buffer",)
-
-    def __init__(self, buffer: TracedBuffer, indices: tuple[Expr, ...]) -> None:
-        self.buffer = buffer
-        self.let = None
-        self.element = (buffer, indices)
-
-    @property
-    def expr(self) -> Expr:
-        self.buffer.refuse_element("read")
-
-    @property
-    def ir_dtype(self) -> DType:
-        return self.buffer.ir.dtype
 
 
 class BufferData:

@@ -11,9 +11,11 @@ from ptxtile.frontend import operations
 from ptxtile.frontend.buffers import TracedBuffer
 from ptxtile.frontend.current import kernel_tracer, tracer_for
 from ptxtile.frontend.locations import user_location
+from ptxtile.frontend.tile_operations import outside_parallel
 from ptxtile.frontend.tracer import OpenKernel
 from ptxtile.ir.buffers import Scope
 from ptxtile.ir.expressions import Const, Expr, Var, as_expr, cast, select
+from ptxtile.ir.grid_dependency_ops import GridDependencyWait, LaunchDependents
 from ptxtile.ir.manual_ops import DeviceAssert
 from ptxtile.ir.statements import Let, Statement
 from ptxtile.ir.tile_ops import Assume, KeepRegisters, SafeValue
@@ -98,14 +100,25 @@ def annotate_l2_hit_ratio(ratios: Any) -> None:
 
 
 def pdl_trigger() -> None:
-    """Accepted without effect: a launch on a stream begins when the one before it is complete, never earlier."""
-    kernel_tracer("T.pdl_trigger")
-    logger().info("T.pdl_trigger has no effect: launches do not overlap")
+    """A kernel behind this one that starts early (T.pdl_sync) may do so from here on, once one thread of each block has
+    come here or the block has ended. Without it: once all blocks have ended. A hint, which orders nothing."""
+    what = "T.pdl_trigger"
+    tracer = kernel_tracer(what)
+    outside_parallel(tracer, what)
+    tracer.emit(LaunchDependents(location=user_location()))
 
 
 def pdl_sync() -> None:
-    """Nothing is to be waited for: a launch on a stream begins when the one before it is complete."""
-    kernel_tracer("T.pdl_sync")
+    """Waits until the kernels in front of this one on its stream are complete, with all that they wrote.
+
+    What lies before it may run while they still do, and must not touch what they write nor write what they read. All
+    threads of the block have to come here. Where the compiler gives the kernel roles, and inside of loops, branches and
+    T.ws, the wait comes in front of these.
+    """
+    what = "T.pdl_sync"
+    tracer = kernel_tracer(what)
+    outside_parallel(tracer, what)
+    tracer.emit(GridDependencyWait(location=user_location()))
 
 
 def annotate_safe_value(safe_value_map: Mapping[TracedBuffer, Any]) -> None:

@@ -17,7 +17,7 @@ from ptxtile.frontend.values import Value
 from ptxtile.ir.expressions import Binary, Expr, Var, constant
 from ptxtile.ir.program import Kernel as KernelNode
 from ptxtile.ir.rewrite import buffers_of, walk
-from ptxtile.ir.statements import Seq
+from ptxtile.ir.statements import Seq, View
 from ptxtile.ir.types import int32
 
 MAX_THREADS = 1024
@@ -71,8 +71,10 @@ class KernelLaunch:
 
 def _finish(tracer: Tracer, kernel: OpenKernel) -> None:
     body = laid_out(kernel, tracer.close_block().close())
-    used = {buffer.name for node in walk(body) for buffer in buffers_of(node)}
-    views = tuple(view for view in tracer.host_views if view.buffer.name in used)
+    views: tuple[View, ...] = ()
+    if tracer.host_views:
+        used = {buffer.name for node in walk(body) for buffer in buffers_of(node)}
+        views = tuple(view for view in tracer.host_views if view.buffer.name in used)
     block_vars, prologue = kernel.block_vars, []
     if kernel.swizzle is not None:
         x, y, z = kernel.block_vars

@@ -10,6 +10,8 @@ from __future__ import annotations
 import ast
 from dataclasses import dataclass, field
 
+from ptxtile.frontend.syntax import child_nodes, nodes_in
+
 
 @dataclass
 class Liveness:
@@ -43,9 +45,9 @@ def assigned_names(nodes: list[ast.stmt] | ast.AST) -> set[str]:
             result.add(node.name)
             continue
         elif isinstance(node, (ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)):
-            result |= {n.target.id for n in ast.walk(node) if isinstance(n, ast.NamedExpr)}
+            result |= {n.target.id for n in nodes_in(node) if isinstance(n, ast.NamedExpr)}
             continue
-        stack.extend(ast.iter_child_nodes(node))
+        stack.extend(child_nodes(node))
     return result
 
 
@@ -53,7 +55,7 @@ def read_names(node: ast.AST | None) -> set[str]:
     """The names that an expression (or statement) reads; comprehension variables are included, which is harmless."""
     if node is None:
         return set()
-    return {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
+    return {n.id for n in nodes_in(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
 
 
 def analyze(function: ast.FunctionDef) -> Liveness:
@@ -68,7 +70,7 @@ class _Analysis:
         self._reads: dict[ast.AST, set[str]] = {}
         self._assigns: dict[ast.AST, set[str]] = {}
         self.always: set[str] = set()
-        for node in ast.walk(function):
+        for node in nodes_in(function):
             if isinstance(node, _SCOPES) and node is not function:
                 self.always |= read_names(node)
         self.loops: list[tuple[set[str], set[str]]] = []

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
-from itertools import islice
 from types import CodeType, FrameType, TracebackType
 
 from ptxtile.errors import Location, PtxtileError
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
-_positions: dict[tuple[CodeType, int], tuple[int, int, int]] = {}
+_Position = tuple[int | None, int | None, int | None, int | None]  # lines and columns of start and end
+_positions: dict[int, tuple[CodeType, list[_Position]]] = {}
+"""Of each instruction, by the identity of the code, which is kept with them."""
 _boundaries: set[CodeType] = set()
 _trace_entries: set[CodeType] = set()
 
@@ -31,20 +32,16 @@ def is_package_file(filename: str) -> bool:
 
 def _position(code: CodeType, instruction: int, line: int) -> tuple[int, int, int]:
     """(line, first column, end column) of an instruction; columns from 1, 0 when they are unknown or span lines."""
-    key = (code, instruction)
-    found = _positions.get(key)
-    if found is None:
-        start, end, column, end_column = next(
-            islice(code.co_positions(), instruction // 2, None), (line, line, None, None)
-        )
-        if start is None:
-            start = line
-        if column is None or end_column is None:
-            found = (start, 0, 0)
-        else:
-            found = (start, column + 1, end_column + 1 if end == start else 0)
-        _positions[key] = found
-    return found
+    known = _positions.get(id(code))
+    if known is None:
+        known = _positions[id(code)] = code, list(code.co_positions())
+    positions, number = known[1], instruction // 2
+    start, end, column, end_column = positions[number] if number < len(positions) else (line, line, None, None)
+    if start is None:
+        start = line
+    if column is None or end_column is None:
+        return start, 0, 0
+    return start, column + 1, end_column + 1 if end == start else 0
 
 
 def location_of_frame(frame: FrameType) -> Location:

@@ -32,7 +32,7 @@ from ptxtile.ir.gpu_ops import (
     MbarrierWait,
     SetMaxRegisters,
 )
-from ptxtile.ir.manual_ops import BarArrive, MbarrierExpectTx
+from ptxtile.ir.manual_ops import BarArrive, BarAt, MbarrierExpectTx
 from ptxtile.ir.rewrite import copy_with, has_load
 from ptxtile.ir.statements import Allocate, If, Let, Role, Seq, Specialized, Statement
 from ptxtile.ir.tile_ops import Region, TmaCopy
@@ -58,9 +58,10 @@ def _outside_parallel(tracer: Tracer, what: str) -> None:
 
 
 # -- barriers and fences ----------------------------------------
-def sync_threads(barrier_id: int | None = None, arrive_count: int | None = None) -> None:
+def sync_threads(barrier_id: Any = None, arrive_count: int | None = None) -> None:
     """All threads of the block (inside of T.ws: of the role) meet. With an id from 1 to 15 and a count: so many threads
-    meet at that named barrier, whole warps of them."""
+    meet at that named barrier, whole warps of them. An id that is computed has to be the same in all threads of a
+    warp."""
     tracer = kernel_tracer("T.sync_threads")
     _outside_parallel(tracer, "T.sync_threads")
     _, threads = _group(tracer)
@@ -69,25 +70,36 @@ def sync_threads(barrier_id: int | None = None, arrive_count: int | None = None)
         tracer.emit(BarSync(0, whole, location=user_location()))
         return
     identifier, count = _named_barrier("T.sync_threads", barrier_id, whole if arrive_count is None else arrive_count)
-    tracer.emit(BarSync(identifier, count, location=user_location()))
+    location = user_location()
+    if isinstance(identifier, int):
+        tracer.emit(BarSync(identifier, count, location=location))
+    else:
+        tracer.emit(BarAt(identifier, count, location=location))
 
 
-def named_barrier_arrive(barrier_id: int, thread_count: int) -> None:
+def named_barrier_arrive(barrier_id: Any, thread_count: int) -> None:
     """Arrives at the named barrier that ``thread_count`` threads meet at, and goes on; the others wait in
     T.sync_threads(barrier_id, thread_count)."""
     tracer = kernel_tracer("T.named_barrier_arrive")
     _outside_parallel(tracer, "T.named_barrier_arrive")
-    barrier = _named_barrier("T.named_barrier_arrive", barrier_id, thread_count)
-    tracer.emit(BarArrive(*barrier, location=user_location()))
+    identifier, count = _named_barrier("T.named_barrier_arrive", barrier_id, thread_count)
+    location = user_location()
+    if isinstance(identifier, int):
+        tracer.emit(BarArrive(identifier, count, location=location))
+    else:
+        tracer.emit(BarAt(identifier, count, waits=False, location=location))
 
 
-def _named_barrier(what: str, identifier: Any, count: Any) -> tuple[int, int]:
+def _named_barrier(what: str, identifier: Any, count: Any) -> tuple[int | Expr, int]:
+    """(id, threads); an id that is only known in the kernel is an int32."""
     kernel = kernel_tracer(what).kernel
     assert kernel is not None
     most = -(-kernel.threads // WARP) * WARP
-    if isinstance(identifier, bool) or not isinstance(identifier, int) or not 1 <= identifier < NAMED_BARRIERS:
+    index = identifier.expr if isinstance(identifier, Value) and identifier.expr.dtype.is_integer else None
+    known = isinstance(identifier, int) and not isinstance(identifier, bool) and 1 <= identifier < NAMED_BARRIERS
+    if index is None and not known:
         raise TraceError(
-            f"the barrier of {what}", location=user_location(), expected="a number from 1 to 15, known at compile time",
+            f"the barrier of {what}", location=user_location(), expected="a number from 1 to 15, an integer",
             got=operations.describe(identifier), hint="0 is the barrier of the whole block: T.sync_threads()",
         )  # fmt: skip
     if isinstance(count, bool) or not isinstance(count, int) or not 0 < count <= most or count % WARP:
@@ -95,7 +107,7 @@ def _named_barrier(what: str, identifier: Any, count: Any) -> tuple[int, int]:
             f"the thread count of {what}", location=user_location(),
             expected=f"a multiple of {WARP} up to {most}, known at compile time", got=operations.describe(count),
         )  # fmt: skip
-    return identifier, count
+    return (int(identifier) if index is None else cast(index, int32)), count
 
 
 def fence_proxy_async() -> None:
@@ -414,5 +426,3 @@ def shuffle_elect(thread_extent: int) -> Value:
         )  # fmt: skip
     thread: Expr = tracer.kernel.thread
     return Value((thread if thread_extent == 0 else thread % thread_extent).eq(0))
-
-

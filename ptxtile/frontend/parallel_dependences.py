@@ -8,7 +8,7 @@ from ptxtile.errors import Location, TraceError
 from ptxtile.frontend.affine import Linear, linear
 from ptxtile.ir.buffers import Buffer, Scope
 from ptxtile.ir.expressions import Cast, Const, Expr, Load, LogicalAnd, LogicalOr, Select
-from ptxtile.ir.rewrite import children, free_variables, walk
+from ptxtile.ir.rewrite import children, contains, free_variables, walk
 from ptxtile.ir.statements import Allocate, For, If, Let, ParallelFor, Seq, Statement, Store, While
 
 
@@ -112,7 +112,7 @@ class _Collector:
             names = free_variables(atom)
             if names & self.inner or (names & self.vars and not _is_index(atom, self.vars)):
                 return False
-            if any(isinstance(node, Load) for node in walk(atom)):
+            if contains(atom, Load):
                 return False
         return True
 

@@ -55,15 +55,12 @@ def _parse(function: FunctionType) -> ast.FunctionDef:
             hint="kernels are traced from their source: put the function in a .py file "
             "(functions made by exec() or typed at the plain Python prompt have none)",
         ) from None
-    source = "".join(lines)
+    source, above = "".join(lines), "\n" * (first - 1)
     indented = source[:1] in (" ", "\t")
-    if indented:
-        source = "if True:\n" + source
     try:
-        tree = ast.parse(source)
+        tree = ast.parse(above[1:] + "if True:\n" + source if indented else above + source)
     except SyntaxError:
-        tree, indented = ast.parse(textwrap.dedent("".join(lines))), False
-    ast.increment_lineno(tree, first - 1 - (1 if indented else 0))
+        tree, indented = ast.parse(above + textwrap.dedent(source)), False
     body = tree.body[0].body if indented and isinstance(tree.body[0], ast.If) else tree.body
     definition = body[0]
     if not isinstance(definition, ast.FunctionDef):

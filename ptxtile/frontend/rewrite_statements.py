@@ -11,7 +11,18 @@ import ast
 from ptxtile.errors import Location, TraceError
 from ptxtile.frontend.liveness import Liveness, analyze, assigned_names
 from ptxtile.frontend.rewrite_expressions import ExpressionRewriter
-from ptxtile.frontend.syntax import FRAME, FRAME_FACTORY, at, bind, frame_call, load, method_call, strings, thunk
+from ptxtile.frontend.syntax import (
+    FRAME,
+    FRAME_FACTORY,
+    at,
+    bind,
+    child_nodes,
+    frame_call,
+    load,
+    method_call,
+    strings,
+    thunk,
+)  # fmt: skip
 
 _BINARY = {
     ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.Div: "truediv", ast.FloorDiv: "floordiv", ast.Mod: "mod",
@@ -324,7 +335,7 @@ def _own_nodes(definition: ast.FunctionDef) -> list[ast.AST]:
         node = stack.pop()
         result.append(node)
         if not isinstance(node, (ast.FunctionDef, ast.Lambda, ast.ClassDef)):
-            stack.extend(list(ast.iter_child_nodes(node))[::-1])
+            stack.extend(reversed(child_nodes(node)))
     return result
 
 

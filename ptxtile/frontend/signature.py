@@ -12,7 +12,7 @@ from ptxtile.frontend.specialization import CONTIGUOUS, Specialization, TensorSp
 from ptxtile.ir.expressions import Binary, Cast, Const, Expr, Var
 from ptxtile.ir.rewrite import walk
 from ptxtile.ir.types import DType, int32
-from ptxtile.launch_record import LaunchRecord, ScalarArgument, SizeOperation, Symbol, TensorArgument
+from ptxtile.launch_record import LaunchRecord, ScalarArgument, SizeOperation, Symbol, TensorArgument, solvable
 
 _INDEX_LIMIT = 2**31 - 1
 
@@ -69,13 +69,19 @@ class Signature:
 
     def check(self) -> None:
         """TraceError when a size of a tensor that is passed can never be solved."""
-        sizes = [s for t in self.tensors if t.name not in self.outputs for s in (*t.shape, *(t.strides or ()))]
-        solved = {size.name for size in sizes if isinstance(size, Var)}
+        passed = [t for t in self.tensors if t.name not in self.outputs]
+        solved = {size.name for t in passed for size in (*t.shape, *(t.strides or ())) if isinstance(size, Var)}
+        solved |= {*self.constants, *(p.name for p in self.inputs if isinstance(p, ScalarSignature))}
+        found = True
+        while found:  # what is solved may leave one unknown in another size
+            sums = (solvable(size_record(size), solved) for t in passed for size in t.shape)
+            new = {one[0] for one in sums if one is not None}
+            solved, found = solved | new, bool(new)
         for name in self.symbols:
             if name not in solved:
                 raise TraceError(
                     f"the dynamic size {name} cannot be solved from the tensors",
-                    expected="a tensor of which it is a size",
+                    expected="a tensor of which it, or a sum of it times a number and of other sizes, is a size",
                     got=f"only expressions with {name}", hint=f"pass it as a scalar parameter: `{name}: T.int32`",
                 )  # fmt: skip
 

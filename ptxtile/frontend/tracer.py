@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from ptxtile.frontend.specialization import Specialization
     from ptxtile.frontend.values import Local, Value
 
+_NOT_IN_A_NAME = re.compile(r"\W")
+
 
 class HoistPoint:
     """A place in a block where allocations of names of the construct that follows are put."""
@@ -127,7 +129,7 @@ class Tracer:
 
     def unique(self, name: str) -> str:
         """``name``, or ``name_1``, ``name_2``… when it is taken; every name of a program is unique."""
-        name = re.sub(r"\W", "_", name).strip("_") or "value"
+        name = _NOT_IN_A_NAME.sub("_", name).strip("_") or "value"
         if name[0].isdigit():
             name = "_" + name
         candidate, count = name, 0
@@ -246,4 +248,4 @@ def inline_lets(statements: tuple[Statement, ...], expr: Expr) -> Expr | None:
 
 def reads_only_locals(expr: Expr) -> bool:
     """Whether all loads of ``expr`` are of the thread's own variables."""
-    return all(node.buffer.scope is Scope.LOCAL for node in walk(expr) if isinstance(node, Load))
+    return all(node.buffer.scope is Scope.LOCAL for node in walk(expr, Load))

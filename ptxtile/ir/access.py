@@ -9,17 +9,16 @@ compares two.
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 
 from ptxtile.errors import Location
-from ptxtile.ir.access_context import Context, active_threads
+from ptxtile.ir.access_context import Context
 from ptxtile.ir.atomic_ops import COMMUTATIVE
 from ptxtile.ir.buffers import Scope, Storage
 from ptxtile.ir.expressions import Expr
-from ptxtile.records import record
 
 
-@record
+@dataclass(eq=False, slots=True)
 class Access:
     """One read or write in the program text; compared by identity.
 
@@ -30,6 +29,11 @@ class Access:
     operation, ``load`` or ``store``. ``by_warpgroups``: done for a warpgroup as soon as one of its threads says so.
     ``was_async``: an access of the async proxy that was waited for. ``phase``: of an mbarrier, a ``wait`` for its phase
     or an arrival that may complete the ``next`` one.
+
+    What follows from that, and is asked for again and again: ``memory``, for accesses to different memories never meet
+    (placed shared storages are one memory); ``in_async_proxy``, where cp.async is not (it belongs to the generic proxy:
+    PTX ISA, «Memory Consistency Model», proxies); ``threads`` that may execute the access, a bit for each, and whether
+    ``threads_are_known`` from thread conditions alone (uniform conditions aside).
     """
 
     storage: Storage
@@ -48,13 +52,18 @@ class Access:
     by_warpgroups: bool = False
     was_async: bool = False
     phase: str = ""
-    twins: list[Access] = field(default_factory=list, repr=False)
-    footprints: dict[frozenset[str], object] = field(default_factory=dict, repr=False)
-    masks: list[tuple[int, bool]] = field(default_factory=list, repr=False)
-    memories: list[str] = field(default_factory=list, repr=False)
+    memory: str = field(init=False)
+    in_async_proxy: bool = field(init=False)
+    threads: int = field(init=False)
+    threads_are_known: bool = field(init=False)
+    footprints: dict[frozenset[str], object] = field(init=False, repr=False)
+    _completed: Access | None = field(init=False, repr=False, default=None)
 
-    __eq__ = object.__eq__
-    __hash__ = object.__hash__
+    def __post_init__(self) -> None:
+        self.memory = self._memory()
+        self.in_async_proxy = self.was_async or (self.asynchronous and self.engine != "cp_async")
+        self.threads, self.threads_are_known = self.context.active_threads()
+        self.footprints = {}
 
     def commutes_with(self, other: Access) -> bool:
         """Whether the two are parts of atomic operations that leave the same value in any order; those of different
@@ -62,24 +71,13 @@ class Access:
         same = self.atomic == other.atomic and self.element_bits == other.element_bits
         return same and self.atomic in COMMUTATIVE and self.in_async_proxy == other.in_async_proxy
 
-    @property
-    def in_async_proxy(self) -> bool:
-        """cp.async belongs to the generic proxy (PTX ISA, «Memory Consistency Model», proxies)."""
-        return self.was_async or (self.asynchronous and self.engine != "cp_async")
-
     def completed(self) -> Access:
         """What this access counts as after its threads' wait for it: an ordinary one of theirs, of the same proxy."""
-        if not self.twins:
+        if self._completed is None:
             made = {"by_warpgroups": self.engine == "wgmma", "was_async": self.in_async_proxy}
-            self.twins.append(replace(self, asynchronous=False, **made, twins=[], masks=[]))
-        return self.twins[0]
-
-    @property
-    def memory(self) -> str:
-        """Accesses to different memories never meet. Placed shared storages are one memory."""
-        if not self.memories:
-            self.memories.append(self._memory())
-        return self.memories[0]
+            self._completed = replace(self, asynchronous=False, **made)
+            self._completed.footprints = self.footprints
+        return self._completed
 
     def _memory(self) -> str:
         if self.storage.scope is Scope.GLOBAL:
@@ -91,21 +89,6 @@ class Access:
     def base(self) -> int:
         """Byte address of the storage in its memory."""
         return self.storage.offset or 0 if self.storage.scope is Scope.SHARED else 0
-
-    @property
-    def threads(self) -> int:
-        """The threads that may execute the access, a bit for each."""
-        return self._mask()[0]
-
-    @property
-    def threads_are_known(self) -> bool:
-        """Whether :attr:`threads` follows from thread conditions alone (uniform conditions aside)."""
-        return self._mask()[1]
-
-    def _mask(self) -> tuple[int, bool]:
-        if not self.masks:
-            self.masks.append(active_threads(self.context))
-        return self.masks[0]
 
     def describe(self) -> str:
         engine = {"tma": "TMA", "cp_async": "cp.async"}.get(self.engine, self.engine)

@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping
-from dataclasses import field, replace
+from dataclasses import field
 from math import prod
 
 from ptxtile.ir.enumeration import NotEnumerable, evaluate
 from ptxtile.ir.expressions import (
     Binary,
-    Cast,
-    Compare,
+    Bitcast,
+    Broadcast,
+    Call,
     Const,
     Expr,
     Load,
     LogicalAnd,
     LogicalOr,
-    Select,
-    SharedAddress,
     Unary,
     Var,
     constant_value,
 )
 from ptxtile.ir.program import Kernel, Program, ScalarParameter, TensorParameter
-from ptxtile.ir.rewrite import substitute, walk
+from ptxtile.ir.rewrite import contains, copy_with, substitute, walk
 from ptxtile.ir.statements import For, Let
 from ptxtile.ir.types import bool_, parse_dtype
 from ptxtile.records import record
@@ -31,7 +30,7 @@ from ptxtile.records import record
 MAXIMUM_INLINED_NODES = 200
 """A Let whose expression is larger than this is kept as a variable of unknown value."""
 
-_INLINABLE = (Binary, Cast, Compare, Const, LogicalAnd, LogicalOr, Select, SharedAddress, Unary, Var)
+_NOT_INLINABLE = (Load, Call, Bitcast, Broadcast)
 
 
 @record
@@ -44,8 +43,16 @@ class Axis:
     step: int
 
 
+class _WithThreads:
+    """Keeps what :meth:`Context.active_threads` found: many accesses have one context."""
+
+    __slots__ = ("_active",)
+
+    _active: tuple[int, bool]
+
+
 @record
-class Context:
+class Context(_WithThreads):
     """Where a statement stands: the threads that run it, the loops, conditions and scalar definitions around it.
 
     ``threads`` counts from ``first_thread``. ``outer``: so many of ``loops`` stay symbolic, the others are enumerated.
@@ -75,12 +82,12 @@ class Context:
         value = inlined(statement.value, self)
         if value is None:
             return self
-        return replace(self, lets={**self.lets, statement.var.name: value})
+        return copy_with(self, {"lets": {**self.lets, statement.var.name: value}})
 
     def with_loop(self, statement: For, *, symbolic: bool) -> Context:
         start, stop = (inlined(bound, self) or bound for bound in (statement.start, statement.stop))
         loops = (*self.loops, Axis(statement.var.name, start, stop, statement.step))
-        return replace(self, loops=loops, outer=len(loops) if symbolic else self.outer)
+        return copy_with(self, {"loops": loops, "outer": len(loops) if symbolic else self.outer})
 
     def with_condition(self, condition: Expr, holds: bool = True) -> Context:
         value = inlined(condition, self)
@@ -88,7 +95,7 @@ class Context:
             value = condition  # not evaluable: kept, so that the footprint knows that its mask is incomplete
         if not holds:
             value = Unary("not", value, bool_)
-        return replace(self, conditions=(*self.conditions, *_conjuncts(value)))
+        return copy_with(self, {"conditions": (*self.conditions, *_conjuncts(value))})
 
     def with_uniform_condition(self, condition: Expr, holds: bool = True) -> Context:
         """Inside a condition that all threads decide alike."""
@@ -96,10 +103,22 @@ class Context:
         if value is None:
             return self
         value = value if holds else Unary("not", value, bool_)
-        return replace(self, assumed=(*self.assumed, *_conjuncts(value)))
+        return copy_with(self, {"assumed": (*self.assumed, *_conjuncts(value))})
 
     def for_threads(self, first_thread: int, threads: int) -> Context:
-        return replace(self, first_thread=first_thread, threads=threads)
+        return copy_with(self, {"first_thread": first_thread, "threads": threads})
+
+    def active_threads(self) -> tuple[int, bool]:
+        """The threads that satisfy the conditions (bit t: thread t), and whether no other per-thread condition may
+        exclude some of them."""
+        found = getattr(self, "_active", None)
+        if found is None:
+            found = _active_threads(self)
+            _remember_active(self, found)
+        return found
+
+
+_remember_active = _WithThreads._active.__set__  # type: ignore[attr-defined]  # a record refuses to be changed
 
 
 def kernel_context(program: Program, kernel: Kernel) -> Context:
@@ -130,8 +149,10 @@ def inlined(expression: Expr, context: Context) -> Expr | None:
     large."""
     if isinstance(expression, (Const, Var)):
         return context.lets.get(expression.name, expression) if isinstance(expression, Var) else expression
+    if contains(expression, *_NOT_INLINABLE):
+        return None
     nodes = list(walk(expression))
-    if any(not isinstance(n, _INLINABLE) for n in nodes) or len(nodes) > MAXIMUM_INLINED_NODES:
+    if len(nodes) > MAXIMUM_INLINED_NODES:
         return None
     if not context.lets:
         return expression
@@ -160,9 +181,7 @@ def _conjuncts(condition: Expr) -> Iterator[Expr]:
             yield condition
 
 
-def active_threads(context: Context) -> tuple[int, bool]:
-    """The threads that satisfy the conditions of ``context`` (bit t: thread t), and whether no other per-thread
-    condition may exclude some of them."""
+def _active_threads(context: Context) -> tuple[int, bool]:
     import numpy as np
 
     everyone = ((1 << context.threads) - 1) << context.first_thread
@@ -174,9 +193,9 @@ def active_threads(context: Context) -> tuple[int, bool]:
         try:
             inside &= np.asarray(evaluate(condition, {context.thread: threads})).astype(bool)
         except NotEnumerable:
-            names = {node.name for node in walk(condition) if isinstance(node, Var)}
+            names = {node.name for node in walk(condition, Var)}
             loops = {axis.name for axis in context.loops}
-            reads = any(isinstance(node, Load) for node in walk(condition))
+            reads = contains(condition, Load)
             known &= not reads and names <= context.uniform | loops
     if inside.all():
         return everyone, known

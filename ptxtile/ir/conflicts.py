@@ -20,7 +20,7 @@ from ptxtile.ir.enumeration import NotEnumerable, Residual, depends_on, evaluate
 from ptxtile.ir.expressions import Const, Expr, Load, Var
 from ptxtile.ir.footprint import NOBODY, SEVERAL, Footprint, footprint, mentions
 from ptxtile.ir.iteration_shifts import loops_around, shifts
-from ptxtile.ir.rewrite import free_variables, substitute, walk
+from ptxtile.ir.rewrite import contains, free_variables, substitute, walk
 
 if TYPE_CHECKING:
     import numpy as np
@@ -206,7 +206,7 @@ def _same_pattern(a: Access, b: Access, relation: Relation) -> bool:
         return False
     changed = {name for name, _ in relation.lags}
     first, second = _canonical(a), _canonical(b)
-    if first != second or any(isinstance(node, Load) for node in walk(first)):
+    if first != second or contains(first, Load):
         return False
     known = {axis.name for axis in a.context.loops} | a.context.uniform | {a.context.thread}
     names = {n for n in free_variables(first) if not n.startswith("%")}
@@ -219,7 +219,7 @@ def _canonical(access: Access) -> Expr:
     own = access.context.loops[access.context.outer :]
     renamed: dict[str, Expr] = {}
     for position, axis in enumerate(own):
-        dtype = next((n.dtype for n in walk(access.index) if isinstance(n, Var) and n.name == axis.name), None)
+        dtype = next((n.dtype for n in walk(access.index, Var) if n.name == axis.name), None)
         if dtype is not None:
             renamed[axis.name] = Var(f"%{position}", dtype)
     return substitute(access.index, renamed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 from ptxtile.ir.atomic_ops import Atomic, AtomicLoad, AtomicStore
@@ -12,13 +13,18 @@ _RESULT_FIELDS = ("result", "results", "destination", "accumulator", "accumulato
 _PRIVATE = (Scope.LOCAL, Scope.REGISTER, Scope.FRAGMENT)
 
 
+@cache
+def _result_fields(cls: type[GpuOp]) -> tuple[str, ...]:
+    return tuple([name for name in _RESULT_FIELDS if hasattr(cls, name)])
+
+
 def private_results(node: Any) -> tuple[Buffer, ...]:
     """The thread's own buffers that ``node``, a GPU op, writes: its results, destination or accumulators."""
     if not isinstance(node, GpuOp):
         return ()
     found: list[Buffer] = []
-    for name in _RESULT_FIELDS:
-        value = getattr(node, name, None)
+    for name in _result_fields(type(node)):
+        value = getattr(node, name)
         values = value if isinstance(value, tuple) else (value,)
         found.extend(item for item in values if isinstance(item, Buffer) and item.scope in _PRIVATE)
     return tuple(found)

@@ -12,18 +12,23 @@ from typing import Any
 
 from ptxtile.ir.expressions import (
     Binary,
+    Bitcast,
+    Broadcast,
+    Call,
     Cast,
     Compare,
     Const,
     Expr,
+    Load,
     LogicalAnd,
     LogicalOr,
     Select,
+    SharedAddress,
     Unary,
     Var,
     constant_value,
 )
-from ptxtile.ir.rewrite import children
+from ptxtile.ir.rewrite import contains, walk
 from ptxtile.ir.types import DType, Kind
 
 Residual = frozenset  # of (expression, integer factor) pairs, whose sum is the residual's value
@@ -58,8 +63,8 @@ def _truncated_division(left: Any, right: Any) -> Any:
 def _binary(operator: str, left: Any, right: Any, dtype: DType) -> Any:
     import numpy as np
 
-    if operator in ("floordiv", "floormod", "truncdiv", "truncmod"):
-        right = np.where(np.asarray(right) == 0, 1, right)  # division by zero is unspecified, not an error
+    if operator in ("floordiv", "floormod", "truncdiv", "truncmod"):  # division by zero is unspecified, not an error
+        right = (right or 1) if isinstance(right, int) else np.where(right == 0, 1, right)
     match operator:
         case "add":
             return _wrapped(left + right, dtype)
@@ -91,10 +96,8 @@ def _binary(operator: str, left: Any, right: Any, dtype: DType) -> Any:
 
 
 def _shifted(operator: str, left: Any, right: Any, dtype: DType) -> Any:
-    import numpy as np
-
-    count = np.asarray(right)
-    if bool((count < 0).any()) or bool((count >= min(dtype.bits, 63)).any()):
+    outside = (right < 0) | (right >= min(dtype.bits, 63))
+    if outside if isinstance(right, int) else outside.any():
         raise NotEnumerable
     return left >> right if operator == "shr" else _wrapped(left << right, dtype)
 
@@ -152,16 +155,12 @@ def evaluate(expression: Expr, values: Mapping[str, Any]) -> Any:
 
 def depends_on(expression: Expr, names: Collection[str]) -> bool:
     """Whether a variable of ``names`` occurs in ``expression``."""
-    if isinstance(expression, Var):
-        return expression.name in names
-    return any(depends_on(child, names) for child in children(expression))
+    return any(var.name in names for var in walk(expression, Var))
 
 
 def depends_only_on(expression: Expr, names: Collection[str]) -> bool:
     """Whether all variables in ``expression`` are of ``names``."""
-    if isinstance(expression, Var):
-        return expression.name in names
-    return all(depends_only_on(child, names) for child in children(expression))
+    return all(var.name in names for var in walk(expression, Var))
 
 
 def separate(
@@ -175,7 +174,7 @@ def separate(
     """
     enumerable: list[tuple[int, Expr]] = []
     residual: dict[Expr, int] = {}
-    if not _is_arithmetic(expression):
+    if contains(expression, Load, Call, Bitcast, Broadcast, SharedAddress):  # it is more than arithmetic
         raise NotEnumerable
 
     def add(term: Expr, factor: int) -> None:
@@ -212,12 +211,3 @@ def _scaled(term: Expr) -> tuple[Expr, int] | None:
     if term.operator == "shl" and right is not None and 0 <= right < 63:
         return term.left, 1 << right
     return None
-
-
-def _is_arithmetic(expression: Expr) -> bool:
-    """Whether ``expression`` reads no memory and calls no function."""
-    if isinstance(expression, (Var, Const)):
-        return True
-    if not isinstance(expression, (Binary, Cast, Compare, LogicalAnd, LogicalOr, Select, Unary)):
-        return False
-    return all(_is_arithmetic(child) for child in children(expression))

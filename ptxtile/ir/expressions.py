@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ptxtile.ir.nodes import Node
 from ptxtile.ir.types import DType, Kind, bool_, int32, int64, uint32, wrap_integer
 from ptxtile.records import record
 
@@ -39,7 +40,7 @@ UNARY_OPERATORS = ("neg", "abs", "not", "sqrt", "floor", "ceil", "trunc", "rint"
 
 
 @record
-class Expr:
+class Expr(Node):
     """Base of all expressions; every subclass has a ``dtype``."""
 
     if TYPE_CHECKING:

@@ -100,7 +100,7 @@ class _Space:
         self.repeated, self.complete, self.bound_masks = context.repeated, not context.repeated, []
         expressions = [access.index, *context.conditions]
         expressions += [bound for axis in wanted for bound in (axis.start, axis.stop)]
-        used = {n.name for e in expressions if e is not None for n in walk(e) if isinstance(n, Var)}
+        used = {n.name for e in expressions if e is not None for n in walk(e, Var)}
         self.rank = 1 + len(wanted)
         shape = (-1,) + (1,) * len(wanted)
         thread = np.arange(context.first_thread, context.first_thread + context.threads).reshape(shape)

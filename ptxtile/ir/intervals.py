@@ -29,7 +29,8 @@ def wrapped(interval: Interval, dtype: DType) -> Interval:
 
 def intersect(a: Interval, b: Interval) -> Interval:
     """The values in both. When none is, the code at hand never runs, and ``a`` is as good an answer as any."""
-    lower, upper = max(a[0], b[0]), min(a[1], b[1])
+    lower = a[0] if a[0] >= b[0] else b[0]
+    upper = a[1] if a[1] <= b[1] else b[1]
     return (lower, upper) if lower <= upper else a
 
 

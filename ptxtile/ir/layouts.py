@@ -303,10 +303,15 @@ class Fragment:
     @property
     def is_exclusive(self) -> bool:
         """Whether each element has exactly one owner (no replication)."""
-        import numpy as np
+        return _is_exclusive(self)
 
-        table = self.table()
-        return bool((np.bincount(table[table >= 0], minlength=prod(self.shape)) == 1).all())
+
+@lru_cache(maxsize=64)
+def _is_exclusive(fragment: Fragment) -> bool:
+    import numpy as np
+
+    table = fragment.table()
+    return bool((np.bincount(table[table >= 0], minlength=prod(fragment.shape)) == 1).all())
 
 
 @lru_cache(maxsize=64)

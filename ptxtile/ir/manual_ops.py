@@ -19,6 +19,16 @@ class BarArrive(GpuOp):
     threads: int
 
 
+@record
+class BarAt(GpuOp):
+    """bar.sync or, if nobody ``waits`` in it, bar.arrive (9.7.13.1) at the barrier with the id ``index``, an int32 from
+    0 to 15 that all threads of a warp have in common; ``threads`` meet there."""
+
+    index: Expr
+    threads: int
+    waits: bool = True
+
+
 REDUCE_MODES = ("popc", "and", "or")
 
 
@@ -79,7 +89,7 @@ class InlinePtx(GpuOp):
     inputs: tuple[Expr, ...] = ()
 
 
-MANUAL_OPS = (BarArrive, BarReduce, GridSync, MbarrierExpectTx, DeviceAssert, InlinePtx)
+MANUAL_OPS = (BarArrive, BarAt, BarReduce, GridSync, MbarrierExpectTx, DeviceAssert, InlinePtx)
 
 _REFERENCE = re.compile(r"\$(\$|\{:uid\}|\d+)?")
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ptxtile.ir.program import Program
-from ptxtile.ir.rewrite import buffers_of, statements_in
-from ptxtile.ir.statements import For, Let, ParallelFor
+from ptxtile.ir.rewrite import walk
+from ptxtile.ir.statements import Allocate, For, Let, ParallelFor, View
 
 
 def names_of(program: Program) -> set[str]:
@@ -14,13 +14,13 @@ def names_of(program: Program) -> set[str]:
     names |= {function.name for function in program.functions}
     for kernel in program.kernels:
         names |= {kernel.name, kernel.thread.name, *(var.name for var in kernel.block_vars)}
-        for node in statements_in(kernel.body):  # they declare every name
+        for node in walk(kernel.body, Let, For, ParallelFor, Allocate, View):  # they declare every name
             if isinstance(node, (Let, For)):
                 names.add(node.var.name)
             elif isinstance(node, ParallelFor):
                 names |= {var.name for var in node.vars}
-            for buffer in buffers_of(node):
-                names |= {buffer.name, buffer.storage.name}
+            else:
+                names |= {node.buffer.name, node.buffer.storage.name}
     return names
 
 

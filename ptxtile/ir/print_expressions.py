@@ -275,4 +275,3 @@ def wrapped_constructor(node: Any, indent: str = "", prefix: str = "") -> list[s
             lines.extend(inner)
         lines.append(f"{deeper}),")
     return [*lines, f"{indent})"]
-

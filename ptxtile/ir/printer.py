@@ -145,7 +145,7 @@ class _Printer:
     def program(self, program: Program) -> None:
         self.globals = set(program.global_buffers())
         self.line("", f"ptxtile_ir({text.VERSION})")
-        self.line("", f'program({quoted(program.name)}, stage={quoted(program.stage)})')
+        self.line("", f"program({quoted(program.name)}, stage={quoted(program.stage)})")
         for symbol in program.symbols:
             self.line("", f"{symbol.name} = symbol({symbol.dtype})")
         for fact in program.facts:

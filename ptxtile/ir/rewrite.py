@@ -1,20 +1,24 @@
 """Generic traversal and rewriting of IR trees.
 
 Children are found from the dataclass fields, so a new node needs nothing here. A rewrite that changes nothing returns
-the same object.
+the same object. Each node knows which classes of nodes stand inside it (:func:`kinds_in`), so that whoever looks for
+some classes passes over whatever holds none of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
+from functools import cache
 from operator import attrgetter, is_not
-from typing import Any
+from typing import Any, ClassVar, TypeVar, overload
 
 from ptxtile.ir.buffers import Buffer
 from ptxtile.ir.expressions import Expr, Load, Var
+from ptxtile.ir.nodes import Node
 from ptxtile.ir.statements import Seq, Statement
-from ptxtile.ir.tile_ops import Region
+
+_Kind = TypeVar("_Kind", bound=Node)
 
 _BINDERS = {"var", "vars", "parameters"}  # fields that declare variables rather than use them
 _NODE_TYPES = ("Expr", "Statement", "Region", "Role", "Var")
@@ -30,14 +34,14 @@ class _ByClass(dict[type, Any]):
 
 
 _FIELDS, _CHILD_FIELDS, _STATEMENT_FIELDS, _BUFFER_FIELDS = _ByClass(), _ByClass(), _ByClass(), _ByClass()
-_CHILDREN, _IS_NODE = _ByClass(), _ByClass()
+_CHILDREN, _IS_NODE, _OWN_KINDS = _ByClass(), _ByClass(), _ByClass()
 METHOD_NAMES = _ByClass()
 """The method that rewrites a class of nodes."""
 
 
 def _learn(cls: type) -> None:
     """Annotations, which are strings in this package, say which fields hold what."""
-    _IS_NODE[cls] = issubclass(cls, (Expr, Statement, Region))
+    _IS_NODE[cls] = issubclass(cls, Node)
     METHOD_NAMES[cls] = "rewrite_" + cls.__name__
     found = {f.name: str(f.type) for f in fields(cls)} if is_dataclass(cls) else {}
     _FIELDS[cls] = tuple(found)
@@ -49,6 +53,48 @@ def _learn(cls: type) -> None:
     inside = {name: annotation for name, annotation in used.items() if any(t in annotation for t in _NODE_TYPES)}
     _CHILD_FIELDS[cls] = tuple(inside)
     _CHILDREN[cls] = _children_of(inside)
+    kinds = [base.__name__ for base in cls.__mro__ if issubclass(base, Node)]
+    _OWN_KINDS[cls] = _bits([*kinds, *([HAS_BUFFERS] if _BUFFER_FIELDS[cls] else [])])
+
+
+_BITS: dict[str, int] = {}
+HAS_BUFFERS = "has buffers"
+"""A kind of its own: nodes that name buffers."""
+EVERYTHING = -1
+"""All kinds of nodes, as bits."""
+
+
+def _bits(names: Iterable[str]) -> int:
+    """A set of kinds by the names of their classes: a bit for each."""
+    result = 0
+    for name in names:
+        result |= _BITS.setdefault(name, 1 << len(_BITS))
+    return result
+
+
+@cache
+def bits_of(kinds: tuple[type[Node], ...]) -> int:
+    return _bits(kind.__name__ for kind in kinds)
+
+
+def kinds_in(node: Node) -> int:
+    """Which classes ``node`` and the nodes inside it are of, base classes too: a bit for each, as :func:`bits_of` has
+    them. Found once for each node."""
+    found = getattr(node, "_kinds", None)
+    if found is None:
+        found = _OWN_KINDS[type(node)]
+        for child in _CHILDREN[type(node)](node):
+            found |= kinds_in(child)
+        _remember_kinds(node, found)
+    return found
+
+
+_remember_kinds = Node._kinds.__set__  # type: ignore[attr-defined]  # past the frozen class's __setattr__
+
+
+def contains(node: Node, *kinds: type[Node]) -> bool:
+    """Whether ``node`` or something inside it is of one of these classes."""
+    return bool(kinds_in(node) & bits_of(kinds))
 
 
 def _children_of(inside: Mapping[str, str]) -> Callable[[Any], Sequence[Any]]:
@@ -81,8 +127,16 @@ def children(node: Any) -> Sequence[Any]:
     return _CHILDREN[type(node)](node)
 
 
-def walk(node: Any) -> Iterator[Any]:
-    """``node`` and everything inside it, outside in."""
+@overload
+def walk(node: Any) -> Iterator[Any]: ...
+@overload
+def walk(node: Any, *kinds: type[_Kind]) -> Iterator[_Kind]: ...
+def walk(node: Any, *kinds: type[Any]) -> Iterator[Any]:
+    """``node`` and everything inside it, outside in; with ``kinds`` only what is of one of these classes."""
+    return _walk_kinds(node, bits_of(kinds)) if kinds else _walk_all(node)
+
+
+def _walk_all(node: Any) -> Iterator[Any]:
     stack = [node]
     while stack:
         current = stack.pop()
@@ -90,6 +144,16 @@ def walk(node: Any) -> Iterator[Any]:
         inside = _CHILDREN[type(current)](current)
         if inside:
             stack.extend(reversed(inside))
+
+
+def _walk_kinds(node: Any, wanted: int) -> Iterator[Any]:
+    stack = [node]
+    while stack:
+        current = stack.pop()
+        if kinds_in(current) & wanted:
+            if _OWN_KINDS[type(current)] & wanted:
+                yield current
+            stack.extend(reversed(_CHILDREN[type(current)](current)))
 
 
 def statements_in(node: Statement) -> Iterator[Statement]:
@@ -172,9 +236,25 @@ class Rewriter:
     already.
 
     To see a node before its children, override :meth:`visit`. Buffers are replaced through :meth:`buffer`.
+    ``wanted``: the kinds of nodes that a class has something to do with; whatever holds none of them is left as it is.
+    They follow from its methods. One with a ``visit`` (or ``expression``) of its own names what that looks for,
+    ``class Mine(Rewriter, kinds=(Copy, Fill))``, or gets to see everything.
     """
 
+    wanted: ClassVar[int] = 0
+
+    def __init_subclass__(cls, kinds: tuple[type[Node], ...] | None = None) -> None:
+        own = vars(cls)
+        if kinds is not None:
+            cls.wanted |= bits_of(kinds)
+        elif "visit" in own or "expression" in own:
+            cls.wanted = EVERYTHING
+        cls.wanted |= _bits(name.removeprefix("rewrite_") for name in own if name.startswith("rewrite_"))
+        cls.wanted |= _bits([HAS_BUFFERS] if "buffer" in own else [])
+
     def visit(self, node: Any) -> Any:
+        if not kinds_in(node) & self.wanted:
+            return node
         node = self._with_buffers(map_children(node, self.visit))
         method = getattr(self, METHOD_NAMES[type(node)], None)
         return node if method is None else method(node)
@@ -224,8 +304,8 @@ def replace_buffers(node: Any, buffers: dict[str, Buffer]) -> Any:
 
 
 def free_variables(expression: Expr) -> set[str]:
-    return {node.name for node in walk(expression) if isinstance(node, Var)}
+    return {node.name for node in walk(expression, Var)}
 
 
 def has_load(expression: Expr) -> bool:
-    return any(isinstance(node, Load) for node in walk(expression))
+    return contains(expression, Load)

@@ -44,6 +44,8 @@ _TRUE, _FALSE = Const(True, bool_), Const(False, bool_)
 
 def simplify_expression(expression: Expr, analyzer: Analyzer | None = None) -> Expr:
     """An expression with the same value under the analyzer's facts; the same object when there is nothing to do."""
+    if isinstance(expression, Const):
+        return expression
     analyzer = analyzer or Analyzer()
     analyzer.settle()
     return _Simplifier(analyzer).simplify(expression)

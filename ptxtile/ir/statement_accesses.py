@@ -158,7 +158,7 @@ def _version_of_operand(buffer: Buffer, descriptor: Expr, context: Context) -> t
 
     layout, rank = buffer.layout, len(buffer.shape)
     value = inlined(descriptor, context) if isinstance(layout, SharedLayout) and rank > OPERAND_RANK else None
-    address = None if value is None else next((n for n in walk(value) if isinstance(n, SharedAddress)), None)
+    address = None if value is None else next(walk(value, SharedAddress), None)
     if address is None or not isinstance(layout, SharedLayout):
         return None
     step = layout.layout.stride[0]

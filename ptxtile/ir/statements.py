@@ -11,11 +11,12 @@ from enum import Enum
 from ptxtile.errors import Location
 from ptxtile.ir.buffers import Buffer
 from ptxtile.ir.expressions import Expr, Var
+from ptxtile.ir.nodes import Node
 from ptxtile.records import record
 
 
 @record
-class Statement:
+class Statement(Node):
     location: Location | None = field(default=None, compare=False, repr=False, kw_only=True)
 
 

@@ -20,6 +20,7 @@ from ptxtile.ir import (
     atomic_ops,
     cluster_ops,
     gpu_ops,
+    grid_dependency_ops,
     layouts,
     manual_ops,
     mapped_layouts,
@@ -35,6 +36,7 @@ it."""
 
 OP_MODULES: tuple[ModuleType, ...] = (
     tile_ops, gpu_ops, tensor_core_ops, async_copy_ops, cluster_ops, warp_ops, atomic_ops, manual_ops,
+    grid_dependency_ops,
 )  # fmt: skip
 RECORD_MODULES: tuple[ModuleType, ...] = (layouts, mapped_layouts, launch_record, tile_ops)
 

@@ -7,12 +7,13 @@ from enum import Enum
 
 from ptxtile.ir.buffers import Buffer
 from ptxtile.ir.expressions import Expr
+from ptxtile.ir.nodes import Node
 from ptxtile.ir.statements import Statement
 from ptxtile.records import record
 
 
 @record
-class Region:
+class Region(Node):
     """A box of ``buffer``: per dimension a start and a constant extent. Size-1 dimensions may be dropped when
     matching."""
 
@@ -91,7 +92,8 @@ class Gemm(Statement):
     fragments are their registers. ``clear``: start from 0 instead of the accumulator; ``clear_if``: where it holds, the
     same in all threads. ``policy``: how warps (or warpgroups) share M and N: square, full_row (M only) or full_col.
     ``pending``: groups of wgmma that may still run when it is over, None: it is not waited for here (set by
-    ``specialize_warps``, which sees to the wait).
+    ``specialize_warps`` and ``join_gemms``, which see to the wait). ``commits``: whether its group of wgmma ends with
+    it; else the next gemm of the Seq, with nothing but names in between, goes on with the group.
     """
 
     a: Region
@@ -107,6 +109,7 @@ class Gemm(Statement):
     path: GemmPath | None = None
     pending: int | None = 0
     clear_if: Expr | None = None
+    commits: bool = True
 
 
 @record

@@ -7,8 +7,8 @@ one byte in memory, as in torch. The formats and their special values: IEEE 754;
 
 from __future__ import annotations
 
-from dataclasses import replace
 from enum import Enum
+from functools import cache
 
 from ptxtile.records import record
 
@@ -20,8 +20,25 @@ class Kind(Enum):
     FLOAT = "float"
 
 
+class _Derived:
+    """What follows from the fields of a :class:`DType`. Passes ask for it at nearly every node, so it is worked out
+    once for each type."""
+
+    __slots__ = ("is_bool", "is_float", "is_integer", "maximum", "minimum", "name")
+
+    name: str
+    is_float: bool
+    is_integer: bool
+    """Signed or unsigned integer; bool is not one."""
+    is_bool: bool
+    minimum: int
+    """Smallest value of an integer or bool type."""
+    maximum: int
+    """Largest value of an integer or bool type."""
+
+
 @record
-class DType:
+class DType(_Derived):
     """An element format and a lane count. ``bits`` is the width of one element in memory."""
 
     element_name: str
@@ -29,34 +46,32 @@ class DType:
     bits: int
     lanes: int = 1
 
-    @property
-    def name(self) -> str:
-        return self.element_name if self.lanes == 1 else f"{self.element_name}x{self.lanes}"
+    def __post_init__(self) -> None:
+        kind, bits = self.kind, self.bits
+        values = {
+            "name": self.element_name if self.lanes == 1 else f"{self.element_name}x{self.lanes}",
+            "is_float": kind is Kind.FLOAT,
+            "is_integer": kind is Kind.INT or kind is Kind.UINT,
+            "is_bool": kind is Kind.BOOL,
+            "minimum": -(1 << (bits - 1)) if kind is Kind.INT else 0,
+            "maximum": 1 if kind is Kind.BOOL else (1 << (bits - 1 if kind is Kind.INT else bits)) - 1,
+        }
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
 
-    @property
-    def is_float(self) -> bool:
-        return self.kind is Kind.FLOAT
-
-    @property
-    def is_integer(self) -> bool:
-        """Signed or unsigned integer; bool is not one."""
-        kind = self.kind
-        return kind is Kind.INT or kind is Kind.UINT
+    def __reduce__(self) -> tuple[type[DType], tuple[str, Kind, int, int]]:
+        return DType, (self.element_name, self.kind, self.bits, self.lanes)
 
     @property
     def is_signed(self) -> bool:
         return self.kind in (Kind.INT, Kind.FLOAT)
 
     @property
-    def is_bool(self) -> bool:
-        return self.kind is Kind.BOOL
-
-    @property
     def element(self) -> DType:
-        return self if self.lanes == 1 else replace(self, lanes=1)
+        return self.with_lanes(1)
 
     def with_lanes(self, lanes: int) -> DType:
-        return self if lanes == self.lanes else replace(self, lanes=lanes)
+        return self if lanes == self.lanes else _with_lanes(self, lanes)
 
     @property
     def itemsize(self) -> int:
@@ -66,23 +81,16 @@ class DType:
             raise ValueError(f"{self.name} does not fill whole bytes")
         return bits // 8
 
-    @property
-    def minimum(self) -> int:
-        """Smallest value of an integer or bool type."""
-        return -(1 << (self.bits - 1)) if self.kind is Kind.INT else 0
-
-    @property
-    def maximum(self) -> int:
-        """Largest value of an integer or bool type."""
-        if self.kind is Kind.BOOL:
-            return 1
-        return (1 << (self.bits - 1)) - 1 if self.kind is Kind.INT else (1 << self.bits) - 1
-
     def __str__(self) -> str:
         return self.name
 
     def __repr__(self) -> str:
         return self.name
+
+
+@cache
+def _with_lanes(dtype: DType, lanes: int) -> DType:
+    return DType(dtype.element_name, dtype.kind, dtype.bits, lanes)
 
 
 def _integers(kind: Kind, prefix: str) -> dict[str, DType]:

@@ -45,7 +45,7 @@
     of extent 1 aside; one with an operator goes from shared to global memory and keeps the dtype, for which TMA has the
     operator; one by cp.async goes from global to shared memory, keeps the dtype and has a width of 4, 8 or 16 bytes
     that divides its rows; a Fill's value has its buffer's dtype. A Gemm's operands are shared tiles or fragments of its
-    M, N and K, and its clear_if is a bool.
+    M, N and K, and its clear_if is a bool; one that does not commit is not waited for.
 
 *Storage.*
 
@@ -74,8 +74,9 @@
     names; a Specialized is not inside another.
 32. A setmaxnreg runs in roles of whole warpgroups, with a count that is a multiple of 8 from 24 to 256, and together
     the roles fit the registers that the launch got (else the kernel hangs).
-33. A bar.sync, bar.arrive or bar.red has an id from 0 to 15 and a number of threads that is a multiple of 32, at most
-    the kernel's; a bar.red counts or combines bools. A barrier of the grid stands in no role.
+33. A bar.sync, bar.arrive or bar.red has an id from 0 to 15, or an int32, and a number of threads that is a multiple of
+    32, at most the kernel's; a bar.red counts or combines bools. A barrier of the grid stands in no role; from the
+    async stage on a wait for the grids in front is one of the kernel's own statements, in no role, branch or loop.
 34. An mbarrier op names a BARRIER buffer and one int32 index; arrivals are 1 to 2²⁰ − 1, bytes 0 to 2²⁰ − 1; a parity
     is an int32, 0 or 1 if constant.
 35. A TMA op names a tensor map of the program and a SHARED buffer of its dtype, has an int32 coordinate for each
@@ -91,7 +92,8 @@
     bytes.
 38. A kernel has 1 to 1024 threads, a grid of three int32 or int64 sizes, positive clusters, int32 indices.
 39. A launch record fits its program: the same arguments, allocations, returns and tensor maps in the same order, a
-    launch for each kernel with its threads and shared bytes, parameters that exist, symbols that the program knows.
+    launch for each kernel with its threads and shared bytes, parameters that exist, symbols that the program knows. A
+    launch that need not come after the grids in front is of a kernel that waits for them, and not cooperative.
 40. A kernel's parameters hold everything that its body uses: tensors, tensor maps, symbols and scalars.
 41. Returned names are tensors of the program; facts are about known integers, with a positive divisor and lower ≤
     upper.

@@ -13,6 +13,7 @@ from ptxtile.ir import cluster_ops, gpu_ops, statements, tile_ops, warp_ops
 from ptxtile.ir.atomic_ops import ATOMIC_OPS
 from ptxtile.ir.buffers import Buffer, Scope, Storage
 from ptxtile.ir.expressions import Var
+from ptxtile.ir.grid_dependency_ops import GRID_DEPENDENCY_OPS
 from ptxtile.ir.manual_ops import MANUAL_OPS
 from ptxtile.ir.program import Kernel, Program, ScalarParameter
 from ptxtile.ir.statements import LoopKind, Statement
@@ -40,10 +41,11 @@ _CONTROL = frozenset({
 _ROLES = frozenset({statements.Specialized, statements.Role})
 _GPU_OPS = frozenset(cls for cls in op_classes().values() if issubclass(cls, gpu_ops.GpuOp))
 _USER_OPS = frozenset((
-    *ATOMIC_OPS, *MANUAL_OPS, gpu_ops.BarSync, gpu_ops.FenceProxyAsync, gpu_ops.SetMaxRegisters, gpu_ops.MbarrierInit,
-    gpu_ops.MbarrierArrive, gpu_ops.MbarrierArriveExpectTx, gpu_ops.MbarrierWait, gpu_ops.BulkCommitGroup,
-    gpu_ops.BulkWaitGroup, warp_ops.SyncWarp, warp_ops.Shuffle, warp_ops.Vote, warp_ops.ElectOne, warp_ops.Match,
-    warp_ops.ActiveMask, cluster_ops.ClusterArrive, cluster_ops.ClusterWait, cluster_ops.MbarrierArriveRemote,
+    *ATOMIC_OPS, *MANUAL_OPS, *GRID_DEPENDENCY_OPS, gpu_ops.BarSync, gpu_ops.FenceProxyAsync, gpu_ops.SetMaxRegisters,
+    gpu_ops.MbarrierInit, gpu_ops.MbarrierArrive, gpu_ops.MbarrierArriveExpectTx, gpu_ops.MbarrierWait,
+    gpu_ops.BulkCommitGroup, gpu_ops.BulkWaitGroup, warp_ops.SyncWarp, warp_ops.Shuffle, warp_ops.Vote,
+    warp_ops.ElectOne, warp_ops.Match, warp_ops.ActiveMask, cluster_ops.ClusterArrive, cluster_ops.ClusterWait,
+    cluster_ops.MbarrierArriveRemote,
 ))  # fmt: skip
 """GPU ops that users write themselves, legal from the start."""
 _TILE = _CONTROL | _USER_OPS | {

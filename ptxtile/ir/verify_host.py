@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ptxtile.ir.grid_dependency_ops import waits_for_prerequisites
 from ptxtile.ir.program import Kernel, Program, ScalarParameter, TensorParameter
 from ptxtile.ir.types import int32, int64, parse_dtype
 from ptxtile.ir.verify_buffers import verify_buffer
@@ -145,6 +146,9 @@ def _verify_launch(context: Context, launch: KernelLaunch, kernel: Kernel) -> No
     if kernel.shared_bytes is not None and launch.shared_bytes != kernel.shared_bytes:
         context.fail(39, f"{kernel.name} is launched with other shared memory", str(kernel.shared_bytes),
                      launch.shared_bytes)  # fmt: skip
+    if launch.dependent_launch and (launch.cooperative or not waits_for_prerequisites(kernel.body)):
+        expected = "a kernel that waits for the grids in front, and whose launch is not cooperative"
+        context.fail(39, f"{kernel.name} is launched before the grids in front of it have ended", expected)
     program = context.program
     scalars = {parameter.name for parameter in program.parameters if isinstance(parameter, ScalarParameter)}
     known = {

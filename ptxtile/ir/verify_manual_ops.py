@@ -9,6 +9,7 @@ from ptxtile.ir.buffers import Scope
 from ptxtile.ir.manual_ops import (
     REDUCE_MODES,
     BarArrive,
+    BarAt,
     BarReduce,
     DeviceAssert,
     InlinePtx,
@@ -16,7 +17,7 @@ from ptxtile.ir.manual_ops import (
     is_operand,
     template_problem,
 )
-from ptxtile.ir.types import DType, bool_, uint32
+from ptxtile.ir.types import DType, bool_, int32, uint32
 from ptxtile.ir.verify_context import Context
 from ptxtile.ir.verify_expressions import ExpressionVerifier
 
@@ -40,9 +41,13 @@ class ManualOpVerifier:
 
     def rules(self) -> dict[type, Callable[[Any], None]]:
         return {
-            BarArrive: self._bar_sync, MbarrierExpectTx: self._expect_tx, DeviceAssert: self._assert,
-            InlinePtx: self._inline, BarReduce: self._reduce,
+            BarArrive: self._bar_sync, BarAt: self._bar_at, MbarrierExpectTx: self._expect_tx,
+            DeviceAssert: self._assert, InlinePtx: self._inline, BarReduce: self._reduce,
         }  # fmt: skip
+
+    def _bar_at(self, node: BarAt) -> None:
+        self.expressions.check_typed(node.index, (int32,), 33, "the id of a barrier")
+        self._bar_sync(BarArrive(0, node.threads, location=node.location))
 
     def _reduce(self, node: BarReduce) -> None:
         self._bar_sync(node)
@@ -50,6 +55,7 @@ class ManualOpVerifier:
             self.fail(33, "a barrier with an impossible reduction", ", ".join(REDUCE_MODES), node.mode)
         self.expressions.check_condition(node.condition, 33, "the condition at a barrier")
         self._result(node, uint32 if node.mode == "popc" else bool_)
+
     def _assert(self, node: DeviceAssert) -> None:
         self.expressions.check_typed(node.condition, (bool_,), INVARIANT, "the condition of an assertion")
 

@@ -10,6 +10,7 @@ from ptxtile.ir.atomic_ops import TMA_REDUCTIONS
 from ptxtile.ir.buffers import Scope
 from ptxtile.ir.expressions import Call, Const
 from ptxtile.ir.gpu_ops import GpuOp, SetMaxRegisters
+from ptxtile.ir.grid_dependency_ops import GridDependencyWait, LaunchDependents
 from ptxtile.ir.manual_ops import GridSync
 from ptxtile.ir.program import Function, Kernel
 from ptxtile.ir.rewrite import walk
@@ -78,7 +79,7 @@ class StatementVerifier:
             MatrixStore: self._matrix_store, TmaCopy: self._tma_copy, Gemm: self._gemm, Print: self._print,
             Assume: self._assume,
             SafeValue: self._safe_value, KeepRegisters: self._nothing, SetMaxRegisters: self._set_max_registers,
-            GridSync: self._grid_sync,
+            GridSync: self._grid_sync, GridDependencyWait: self._grid_dependency_wait, LaunchDependents: self._nothing,
         }  # fmt: skip
 
     # ---- roots
@@ -301,6 +302,8 @@ class StatementVerifier:
             self.fail(20, what, "a fragment or registers", accumulator.scope.value)
         if node.clear_if is not None:
             self.expressions.check_condition(node.clear_if, 20, "clear_if of a gemm")
+        if not node.commits and node.pending is not None:
+            self.fail(20, "a gemm is waited for before its group of wgmma is committed", "pending None", node.pending)
 
     def _matrix_store(self, node: MatrixStore) -> None:
         source, destination = node.source, node.destination
@@ -375,7 +378,7 @@ class StatementVerifier:
         launch -= launch % REGISTER_GRANULARITY
         counts = {}
         for role in node.roles:
-            ops = [op.count for op in walk(role.body) if isinstance(op, SetMaxRegisters)]
+            ops = [op.count for op in walk(role.body, SetMaxRegisters)]
             counts[role] = max(ops) if ops else role.registers
         if all(count is None for count in counts.values()):
             return
@@ -387,6 +390,14 @@ class StatementVerifier:
     def _grid_sync(self, node: GridSync) -> None:
         if self.role is not None:
             self.fail(33, "a barrier of the grid in a role", "all threads of the CTA", self.role.name)
+
+    def _grid_dependency_wait(self, node: GridDependencyWait) -> None:
+        kernel = self.context.kernel
+        assert kernel is not None
+        own = kernel.body.statements if isinstance(kernel.body, Seq) else (kernel.body,)
+        if self.context.program.stage != "tile" and not any(node is statement for statement in own):
+            expected = "the kernel's own statements, which all threads run"
+            self.fail(33, "a wait for the grids in front stands in a role, branch or loop", expected)
 
     def _set_max_registers(self, node: SetMaxRegisters) -> None:
         if node.action not in ("inc", "dec") or node.count % 8 or not 24 <= node.count <= 256:

@@ -51,7 +51,7 @@ class _Unstable:
 
     def __init__(self, kernel: Kernel, groups: dict[str, str]) -> None:
         self.groups = groups
-        stores = [node for node in walk(kernel.body) if isinstance(node, Store)]
+        stores = list(walk(kernel.body, Store))
         self.written = {self._memory(s.buffer) for s in stores if s.buffer.scope is Scope.GLOBAL}
         self.written |= {self._memory(b) for b in map(writes_global, walk(kernel.body)) if b is not None}
         self.names: set[str] = set()

@@ -18,7 +18,8 @@ from ptxtile.ir.cluster_ops import MbarrierArriveRemote
 from ptxtile.ir.effects import atomic_write, private_results
 from ptxtile.ir.expressions import Expr, Load, Var, as_expr, constant_value
 from ptxtile.ir.gpu_ops import BarSync, FenceProxyAsync, GpuOp, MbarrierArrive, MbarrierWait
-from ptxtile.ir.manual_ops import BarArrive, BarReduce, DeviceAssert
+from ptxtile.ir.grid_dependency_ops import LaunchDependents
+from ptxtile.ir.manual_ops import BarArrive, BarAt, BarReduce, DeviceAssert
 from ptxtile.ir.names import NameSupply
 from ptxtile.ir.program import Kernel, Program, TensorParameter
 from ptxtile.ir.rewrite import buffers_of, children, walk
@@ -38,7 +39,8 @@ FEWEST_BYTES = 4
 """Of one cp.async (PTX ISA, «cp.async»: cp-size is 4, 8 or 16)."""
 
 _HARMLESS = (
-    BarSync, BarArrive, BarReduce, FenceProxyAsync, SyncWarp, Shuffle, Vote, Match, ActiveMask, ElectOne, DeviceAssert,
+    BarSync, BarArrive, BarAt, BarReduce, FenceProxyAsync, SyncWarp, Shuffle, Vote, Match, ActiveMask, ElectOne,
+    DeviceAssert, LaunchDependents,
 )  # fmt: skip
 """Ops of the user that tell a thread nothing about memory outside of the block. Copies may run ahead of them."""
 
@@ -93,7 +95,7 @@ def is_load(node: Any) -> bool:
 
 def pipelined_loops(program: Program, kernel: Kernel) -> list[PipelinedLoop]:
     """The pipelined loops of several stages that load tiles, with the copies that may run ahead."""
-    found = [PipelinedLoop(node, stages_of(node)) for node in walk(kernel.body) if isinstance(node, For)]
+    found = [PipelinedLoop(node, stages_of(node)) for node in walk(kernel.body, For)]
     found = [entry for entry in found if entry.stages > 1 and any(is_load(node) for node in walk(entry.loop.body))]
     if not found:
         return []
@@ -132,7 +134,7 @@ def loads_by_hand(program: Program, kernel: Kernel) -> str:
     if all(node.path is CopyPath.TMA_LOAD for node in walk(kernel.body) if is_load(node)):
         return ""
     for entry in pipelined_loops(program, kernel):
-        multiplies = any(isinstance(n, Gemm) and n.path is not GemmPath.FMA for n in walk(entry.loop.body))
+        multiplies = any(n.path is not GemmPath.FMA for n in walk(entry.loop.body, Gemm))
         if multiplies and not entry.refused:
             others = [copy for copy in entry.copies if copy.path is not CopyPath.TMA_LOAD]
             if sum(map(_bytes, others)) >= LEAST_SHARE * sum(map(_bytes, entry.copies)) > 0:
@@ -162,9 +164,7 @@ class _Widths(ScopedRewriter):
         self.names = NameSupply(program)
         self.widths = VectorWidths(self.analyzer, base_alignments(program))
         self.uniformity = ThreadDependence(kernel)
-        self.safe = {
-            n.buffer.name for n in walk(kernel.body) if isinstance(n, SafeValue) and constant_value(n.value) != 0
-        }
+        self.safe = {n.buffer.name for n in walk(kernel.body, SafeValue) if constant_value(n.value) != 0}
         self.of: dict[int, tuple[int, str]] = {}
 
     def rewrite_Copy(self, copy: Copy) -> Copy:
@@ -266,7 +266,7 @@ def _moved_reason(copy: Copy, before: tuple[Statement, ...], loop: For, groups: 
     written = _written(loop)
     sources = {copy.source.buffer.storage.name}
     for expression in _needed(copy, before):
-        sources |= {node.buffer.storage.name for node in walk(expression) if isinstance(node, Load)}
+        sources |= {node.buffer.storage.name for node in walk(expression, Load)}
     for source in sorted(sources):
         group = groups.get(source)
         if source in written or (group is not None and any(groups.get(name) == group for name in written)):
@@ -277,11 +277,11 @@ def _moved_reason(copy: Copy, before: tuple[Statement, ...], loop: For, groups: 
 def _needed(copy: Copy, before: tuple[Statement, ...]) -> list[Expr]:
     """The copy's positions and the values of the scalars of the loop's body that they use."""
     found = [as_expr(start) for region in (copy.source, copy.destination) for start in region.starts]
-    names = {node.name for start in found for node in walk(start) if isinstance(node, Var)}
+    names = {node.name for start in found for node in walk(start, Var)}
     for statement in reversed(before):
         if isinstance(statement, Let) and statement.var.name in names:
             found.append(statement.value)
-            names |= {node.name for node in walk(statement.value) if isinstance(node, Var)}
+            names |= {node.name for node in walk(statement.value, Var)}
     return found
 
 
@@ -366,7 +366,7 @@ def _outside_reasons(body: Statement, found: list[PipelinedLoop]) -> Iterator[tu
             if isinstance(node, Copy) and is_load(node):
                 loops.setdefault(node.destination.buffer.storage.name, set()).add(id(entry.loop))
     for name, own in loops.items():
-        if any(isinstance(node, View) and node.buffer.storage.name == name for node in walk(body)):
+        if any(node.buffer.storage.name == name for node in walk(body, View)):
             yield name, f"{name} has other views, which have no versions"
         elif _used_outside(body, name, own):
             yield name, f"{name} is also used outside of the loop"

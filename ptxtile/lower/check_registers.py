@@ -28,7 +28,7 @@ def run(program: Program, target: Target, options: Options) -> Program:
 def _check(kernel: Kernel, roles: Specialized, target: Target) -> None:
     most = target.registers_per_sm // (kernel.threads * max(1, kernel.min_blocks))
     launch = min(most, target.max_registers_per_thread + 1) // GRANULARITY * GRANULARITY
-    wanted = {role: [n for n in walk(role.body) if isinstance(n, SetMaxRegisters)] for role in roles.roles}
+    wanted = {role: list(walk(role.body, SetMaxRegisters)) for role in roles.roles}
     last = next((counts[-1] for counts in reversed(wanted.values()) if counts), None)
     if last is None:
         return
@@ -48,5 +48,3 @@ def _check(kernel: Kernel, roles: Specialized, target: Target) -> None:
 
 def _count(counts: list[SetMaxRegisters], launch: int) -> int:
     return max((node.count for node in counts), default=launch)
-
-

@@ -100,12 +100,11 @@ class _Access:
 
 def _candidates(body: Statement) -> list[Buffer]:
     """Shared tiles with one view only, whose arrangement is free."""
-    viewed = {node.buffer.storage.name for node in walk(body) if isinstance(node, View)}
+    viewed = {node.buffer.storage.name for node in walk(body, View)}
     return [
         node.buffer
-        for node in walk(body)
-        if isinstance(node, Allocate)
-        and node.buffer.scope is Scope.SHARED
+        for node in walk(body, Allocate)
+        if node.buffer.scope is Scope.SHARED
         and node.buffer.storage.name not in viewed
         and node.buffer.layout is None
         and node.buffer.rank >= 1
@@ -115,13 +114,13 @@ def _candidates(body: Statement) -> list[Buffer]:
 
 def _tma_regions(body: Statement) -> list[Region]:
     """The regions of shared memory that TMA copies fill or read."""
-    copies = [node for node in walk(body) if isinstance(node, TmaCopy)]
+    copies = list(walk(body, TmaCopy))
     found = [c.source if c.source.buffer.scope is Scope.SHARED else c.destination for c in copies]
-    return found + [n.source for n in walk(body) if isinstance(n, Copy) and n.path is not CopyPath.CP_ASYNC]
+    return found + [n.source for n in walk(body, Copy) if n.path is not CopyPath.CP_ASYNC]
 
 
 def _wgmma_operands(body: Statement) -> set[str]:
-    gemms = [node for node in walk(body) if isinstance(node, Gemm) and node.path is GemmPath.WGMMA]
+    gemms = [node for node in walk(body, Gemm) if node.path is GemmPath.WGMMA]
     return {region.buffer.name for gemm in gemms for region in (gemm.a, gemm.b)}
 
 
@@ -213,7 +212,7 @@ def _accesses(kernel: Kernel) -> Iterator[_Access]:
 
     values: dict[str, Any] = {kernel.thread.name: np.arange(WARP, dtype=np.int64)}
     values |= {var.name: 0 for var in kernel.block_vars}
-    values |= {node.var.name: 0 for node in walk(kernel.body) if isinstance(node, Let)}
+    values |= {node.var.name: 0 for node in walk(kernel.body, Let)}
     yield from visit(kernel.body, values, 1, kernel.threads)
 
 

@@ -42,10 +42,9 @@ def without_tail_conditions(program: Program, kernel: Kernel, dependences: list[
     be there; the same object where there are none."""
     conditions = [
         node
-        for node in walk(kernel.body)
-        if isinstance(node, If)
-        and node.otherwise is None
-        and any(isinstance(n, Copy) and n.path is CopyPath.TMA_LOAD for n in walk(node.then))
+        for node in walk(kernel.body, If)
+        if node.otherwise is None
+        and any(n.path is CopyPath.TMA_LOAD for n in walk(node.then, Copy))
         and not all(dependence.is_same(node) for dependence in dependences)
     ]
     body = kernel.body
@@ -114,7 +113,7 @@ class _Tails(ScopedRewriter):
 def _is_overwritten(body: Statement, inside: Statement) -> bool:
     """Whether no contents of registers or shared memory pass from ``inside`` to anything else in ``body``: the storages
     that it writes are made in it, or are read only there and written as a whole first."""
-    made = {node.buffer.storage.name for node in walk(inside) if isinstance(node, Allocate)}
+    made = {node.buffer.storage.name for node in walk(inside, Allocate)}
     written = {buffer.storage.name for node in walk(inside) for buffer in _written(node)} - made
     return all(_reads(body, name) == _reads(inside, name) and _starts_anew(inside, name) for name in written)
 
@@ -144,11 +143,7 @@ def _uses(node: Statement, name: str) -> int:
 def _reads(node: Statement, name: str) -> int:
     """Uses other than as the destination of a store, copy or fill."""
     writes = sum(
-        1
-        for inner in walk(node)
-        if isinstance(inner, (Store, Copy, Fill))
-        for buffer in _written(inner)
-        if buffer.storage.name == name
+        1 for inner in walk(node, Store, Copy, Fill) for buffer in _written(inner) if buffer.storage.name == name
     )
     return _uses(node, name) - writes
 

@@ -11,9 +11,10 @@ from dataclasses import replace
 from ptxtile.ir.buffers import Buffer, Scope
 from ptxtile.ir.expressions import Var
 from ptxtile.ir.gpu_ops import PrefetchTensorMap, TmaLoad, TmaStore
+from ptxtile.ir.grid_dependency_ops import waits_for_prerequisites
 from ptxtile.ir.manual_ops import GridSync
 from ptxtile.ir.program import Kernel, Program, TensorParameter
-from ptxtile.ir.rewrite import buffers_of, walk
+from ptxtile.ir.rewrite import buffers_of, contains, walk
 from ptxtile.launch_record import (
     Allocation,
     Divisibility,
@@ -47,9 +48,7 @@ def _allocation(buffer: Buffer) -> Allocation:
     return Allocation(buffer.name, buffer.dtype.name, tuple(as_size(size) for size in buffer.shape))
 
 
-def _arguments(
-    program: Program, launches: tuple[KernelLaunch, ...]
-) -> tuple[TensorArgument | ScalarArgument, ...]:
+def _arguments(program: Program, launches: tuple[KernelLaunch, ...]) -> tuple[TensorArgument | ScalarArgument, ...]:
     used = {parameter.name for launch in launches for parameter in launch.parameters if parameter.kind == "pointer"}
     maps = {parameter.name for launch in launches for parameter in launch.parameters if parameter.kind == "tensor_map"}
     used |= {record.tensor for record in program.tensor_maps if record.name in maps} | set(program.returns)
@@ -92,6 +91,7 @@ def _launch(program: Program, kernel: Kernel) -> KernelLaunch:
         if symbol.name in scalars and not any(p.name == symbol.name for p in parameters):
             parameters.append(KernelParameter("scalar", symbol.name, symbol.dtype.name, Symbol(symbol.name)))
     x, y, z = (as_size(size) for size in kernel.grid)
+    cooperative = contains(kernel.body, GridSync)
     return KernelLaunch(
         kernel=kernel.name,
         grid=(x, y, z),
@@ -99,5 +99,6 @@ def _launch(program: Program, kernel: Kernel) -> KernelLaunch:
         shared_bytes=kernel.shared_bytes or 0,
         parameters=tuple(parameters),
         cluster=kernel.cluster,
-        cooperative=any(isinstance(node, GridSync) for node in walk(kernel.body)),
+        cooperative=cooperative,
+        dependent_launch=not cooperative and waits_for_prerequisites(kernel.body),
     )

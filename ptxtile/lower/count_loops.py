@@ -20,7 +20,7 @@ from ptxtile.ir.buffers import Buffer, Scope
 from ptxtile.ir.expressions import Binary, Compare, Expr, Load, Var, constant, constant_value
 from ptxtile.ir.names import NameSupply
 from ptxtile.ir.program import Kernel, Program, Why
-from ptxtile.ir.rewrite import Rewriter, buffers_of, children, map_children, statements_in, walk
+from ptxtile.ir.rewrite import Rewriter, buffers_of, children, contains, map_children, statements_in, walk
 from ptxtile.ir.statements import Continue, For, Let, LoopKind, ParallelFor, Seq, Statement, Store, View, While, seq
 from ptxtile.lower.options import Options
 from ptxtile.target import Target
@@ -55,7 +55,7 @@ class _Loops:
 
     def __init__(self, kernel: Kernel, names: NameSupply) -> None:
         self.names = names
-        self.viewed = {node.buffer.storage.name for node in statements_in(kernel.body) if isinstance(node, View)}
+        self.viewed = {node.buffer.storage.name for node in walk(kernel.body, View)}
         self.why: list[Why] = []
 
     def visit(self, node: Any) -> Any:
@@ -168,7 +168,7 @@ def _repeats(body: Statement) -> bool:
 
 def _is_constant_in(body: Statement, value: Expr) -> bool:
     """Whether ``value`` reads nothing but private scalars that the body leaves alone."""
-    read = {node.buffer for node in walk(value) if isinstance(node, Load)}
+    read = {node.buffer for node in walk(value, Load)}
     if any(buffer.scope is not Scope.LOCAL or buffer.rank for buffer in read):
         return False
     storages = {buffer.storage for buffer in read}
@@ -182,7 +182,7 @@ def _value_after(statements: list[Statement], variable: Buffer) -> Expr:
     for statement in reversed(statements):
         if not any(buffer.storage == variable.storage for node in walk(statement) for buffer in buffers_of(node)):
             continue
-        if isinstance(statement, Store) and not any(isinstance(node, Load) for node in walk(statement.value)):
+        if isinstance(statement, Store) and not contains(statement.value, Load):
             return statement.value
         break
     return Load(variable, (), variable.dtype)

@@ -24,7 +24,7 @@ from ptxtile.ir.gpu_ops import BarSync
 from ptxtile.ir.manual_ops import DeviceAssert
 from ptxtile.ir.names import NameSupply
 from ptxtile.ir.program import Kernel, Program
-from ptxtile.ir.rewrite import children, copy_with, map_children
+from ptxtile.ir.rewrite import children, contains, copy_with, map_children
 from ptxtile.ir.statements import Allocate, For, If, ParallelFor, Role, Statement, Store, While, seq
 from ptxtile.ir.tile_ops import Print
 from ptxtile.lower.options import Options
@@ -42,6 +42,8 @@ def run(program: Program, target: Target, options: Options) -> Program:
 
 
 def _elected(kernel: Kernel, names: NameSupply) -> Kernel:
+    if not contains(kernel.body, *ATOMIC_OPS, Print, DeviceAssert):
+        return kernel
     body = _Election(kernel, names).visit(kernel.body, divergent=False)
     return kernel if body is kernel.body else replace(kernel, body=body)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from ptxtile.ir.expressions import Expr
 from ptxtile.ir.program import Kernel, Program
-from ptxtile.ir.rewrite import copy_with, map_children
+from ptxtile.ir.rewrite import children, contains, copy_with, map_children
 from ptxtile.ir.statements import For, If, ParallelFor, Role, Statement, Store, While
 from ptxtile.lower.options import Options
 from ptxtile.lower.thread_dependence import ThreadDependence
@@ -21,8 +21,22 @@ from ptxtile.target import Target
 
 
 def run(program: Program, target: Target, options: Options) -> Program:
-    kernels = tuple(replace(k, body=_Election(k).visit(k.body, divergent=False)) for k in program.kernels)
+    kernels = tuple(map(_elected, program.kernels))
     return replace(program, kernels=kernels)
+
+
+def _elected(kernel: Kernel) -> Kernel:
+    if not _stores_to_memory(kernel.body):
+        return kernel
+    return replace(kernel, body=_Election(kernel).visit(kernel.body, divergent=False))
+
+
+def _stores_to_memory(node: Any) -> bool:
+    """Whether ``node`` stores to memory outside of parallel loops."""
+    if isinstance(node, Store):
+        return node.buffer.scope in MEMORY
+    inside = contains(node, Store) and not isinstance(node, ParallelFor)
+    return inside and any(map(_stores_to_memory, children(node)))
 
 
 class _Election:

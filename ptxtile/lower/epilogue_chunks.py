@@ -176,7 +176,7 @@ def owner_of_tile(kernel: Kernel, tile: Buffer, owners: dict[str, Ownership]) ->
     """How the groups of threads share the shared ``tile``, if one statement writes it, all of it, from a fragment of
     ``owners``."""
     writers = list(_writers(kernel.body, tile))
-    if len(writers) != 1 or any(isinstance(n, View) and n.buffer.storage == tile.storage for n in walk(kernel.body)):
+    if len(writers) != 1 or any(n.buffer.storage == tile.storage for n in walk(kernel.body, View)):
         return None
     (writer,) = writers
     fragments: set[str] = set()

@@ -17,7 +17,7 @@ from ptxtile.ir.gpu_ops import TmaLoad, TmaStore
 from ptxtile.ir.layouts import SharedLayout
 from ptxtile.ir.mapped_layouts import MappedLayout
 from ptxtile.ir.program import Kernel, Program
-from ptxtile.ir.rewrite import copy_with, map_children
+from ptxtile.ir.rewrite import contains, copy_with, map_children
 from ptxtile.ir.statements import For, LoopKind, Seq, Statement, Store, View
 from ptxtile.ir.tensor_core_ops import StoreMatrix
 from ptxtile.ir.tile_ops import Assume, MatrixStore
@@ -34,7 +34,7 @@ def run(program: Program, target: Target, options: Options) -> Program:
     return replace(program, kernels=kernels, stage="gpu")
 
 
-class _Flattening(ScopedRewriter):
+class _Flattening(ScopedRewriter, kinds=(View, Load)):
     def __init__(self, program: Program, kernel: Kernel) -> None:
         super().__init__(analyzer_for(program, kernel), kernel.thread)
 
@@ -44,6 +44,8 @@ class _Flattening(ScopedRewriter):
         return super().visit(node)
 
     def expression(self, node: Expr) -> Expr:
+        if not contains(node, Load):
+            return node
         node = map_children(node, self.expression)
         if isinstance(node, Load):
             return Load(node.buffer, (self._offset(node.buffer, node.indices),), node.dtype)

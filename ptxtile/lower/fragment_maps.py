@@ -8,14 +8,17 @@ pattern is special.
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import lru_cache
 from math import prod
 from typing import TYPE_CHECKING
 
 from ptxtile.ir.buffers import Buffer
 from ptxtile.ir.enumeration import NotEnumerable, evaluate
-from ptxtile.ir.expressions import Expr, Var
-from ptxtile.ir.layouts import Fragment, Layout
-from ptxtile.ir.statements import ParallelFor
+from ptxtile.ir.expressions import Expr, Load, Var
+from ptxtile.ir.layouts import Fragment, Layout, replicated_fragment
+from ptxtile.ir.rewrite import free_variables, has_load, walk
+from ptxtile.ir.statements import For, Let, ParallelFor, Seq, Store
 from ptxtile.records import record
 
 if TYPE_CHECKING:
@@ -44,6 +47,11 @@ class FragmentAccess:
     indices: tuple[Expr, ...]
     is_write: bool
     axes: tuple[Axis, ...] = ()
+
+    def is_enumerable(self, loop: ParallelFor) -> bool:
+        """Whether the indices depend on the loops alone."""
+        known = {var.name for var in (*loop.vars, *(axis.var for axis in self.axes))}
+        return not any(has_load(index) or free_variables(index) - known for index in self.indices)
 
     def is_identity(self, loop: ParallelFor) -> bool:
         """The fragment has the loop's shape and is indexed by the loop's variables in order."""
@@ -221,32 +229,78 @@ class RegisterMap:
     """The register of an access: ``base`` + Σ layout(counter) over the axes and the value modes of the loop's layout.
 
     Nearly always each layout is one mode, a stride; ``packed[i, j // 2]`` has two, of which the inner one stands
-    still."""
+    still. ``by_element``: the registers are numbered like the elements, and the access's indices say which one."""
 
     base: int
     axes: tuple[Layout, ...]
     values: tuple[Layout, ...]
+    by_element: bool = False
+
+
+def is_in_every_thread(fragment: Fragment) -> bool:
+    """Whether every thread holds the whole tile, its registers numbered like the elements."""
+    return fragment == replicated_fragment(fragment.shape, fragment.threads)
+
+
+def as_held_by(fragment: Fragment, threads: int) -> Fragment:
+    """A tile that every thread holds is held as a whole by any group of threads."""
+    if fragment.threads != threads and is_in_every_thread(fragment):
+        return replicated_fragment(fragment.shape, threads)
+    return fragment
+
+
+def is_same_in_all_iterations(access: FragmentAccess, loop: ParallelFor) -> bool:
+    """Whether no index of the access depends on the iteration of ``loop``."""
+    varying = {var.name for var in loop.vars}
+    stored = {node.buffer.storage.name for node in walk(loop.body) if isinstance(node, Store)}
+
+    def varies(expression: Expr) -> bool:
+        loads = (node for node in walk(expression) if isinstance(node, Load))
+        return bool(free_variables(expression) & varying) or any(n.buffer.storage.name in stored for n in loads)
+
+    for node in walk(loop.body):  # what a name stands for comes before its uses
+        if isinstance(node, (Let, For)):
+            values = (node.value,) if isinstance(node, Let) else (node.start, node.stop)
+            varying.update({node.var.name} if any(map(varies, values)) else ())
+    return not any(map(varies, access.indices))
 
 
 def register_map(access: FragmentAccess, loop: ParallelFor, layout: Fragment, fragment: Fragment) -> RegisterMap | None:
     """How ``access`` finds its register, if it is local; None if it is not.
 
-    A write is local only if *every* owner of a written element performs it, or replicas would grow stale.
+    A write is local only if *every* owner of a written element performs it, or replicas would grow stale. A read at
+    indices that only the run decides is local where every thread holds the whole tile, if all iterations read the same
+    element: registers are indexed by constants, and an array in local memory would be slow for one index a thread.
     """
-    import numpy as np
-
+    fragment = as_held_by(fragment, layout.threads)
     if layout.threads != fragment.threads:
         return None
+    if not access.is_enumerable(loop):
+        chosen = not access.is_write and is_in_every_thread(fragment) and is_same_in_all_iterations(access, loop)
+        return RegisterMap(0, (), (), by_element=True) if chosen else None
     modes = [n for n, _ in layout.value.modes]
     if layout == fragment and access.is_identity(loop):
         strides = [prod(modes[position + 1 :]) for position in range(len(modes))]
         return RegisterMap(0, (), tuple(Layout((n,), (stride,)) for n, stride in zip(modes, strides, strict=True)))
+    domain = ParallelFor(loop.vars, loop.extents, Seq(()))
+    return _enumerated_map(replace(access, buffer=access.buffer.with_layout(None)), domain, layout, fragment)
+
+
+@lru_cache(maxsize=64)
+def _enumerated_map(
+    access: FragmentAccess, loop: ParallelFor, layout: Fragment, fragment: Fragment
+) -> RegisterMap | None:
+    """:func:`register_map` where tables of all elements have to be compared. Inference weighs layouts and then settles
+    on one, and the loop that gets it is lowered: each asks the same."""
+    import numpy as np
+
     try:
         elements = element_table(access, loop, layout).in_tile()
     except NotEnumerable:
         return None
     threads, repeat, values = elements.shape
     elements = elements.reshape(threads, repeat * values)
+    modes = [n for n, _ in layout.value.modes]
     owned = fragment.table()
     register = _registers(elements, owned)
     if register is None:

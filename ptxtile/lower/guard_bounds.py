@@ -30,7 +30,7 @@ from ptxtile.ir.expressions import (
     logical_and,
 )
 from ptxtile.ir.program import Program, Why
-from ptxtile.ir.rewrite import free_variables, map_children, walk
+from ptxtile.ir.rewrite import contains, free_variables, map_children, walk
 from ptxtile.ir.statements import If, Seq, Statement, Store
 from ptxtile.ir.tile_ops import SafeValue
 from ptxtile.ir.types import int32, int64
@@ -46,13 +46,13 @@ def run(program: Program, target: Target, options: Options) -> Program:
     kernels, why = [], []
     for kernel in program.kernels:
         guard = _Guard(analyzer_for(program, kernel), kernel.thread, {symbol.name for symbol in program.symbols})
-        guard.safe_values = {n.buffer.name: n.value for n in walk(kernel.body) if isinstance(n, SafeValue)}
+        guard.safe_values = {n.buffer.name: n.value for n in walk(kernel.body, SafeValue)}
         kernels.append(replace(kernel, body=guard.visit(kernel.body)))
         why.extend(guard.why)
     return replace(program, kernels=tuple(kernels)).with_why(*why)
 
 
-class _Guard(ScopedRewriter):
+class _Guard(ScopedRewriter, kinds=(Load,)):
     def __init__(self, analyzer: Analyzer, thread: Var, symbols: set[str]) -> None:
         super().__init__(analyzer, thread)
         self.symbols = symbols
@@ -67,6 +67,8 @@ class _Guard(ScopedRewriter):
 
     def expression(self, node: Expr) -> Expr:
         """Guards the loads inside, with the conditions of lazy operators assumed on the side where they hold."""
+        if not contains(node, Load):
+            return node
         if isinstance(node, Select):
             condition = self.expression(node.condition)
             with self.analyzer.scope():

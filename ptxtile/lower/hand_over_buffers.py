@@ -29,16 +29,16 @@ def run(program: Program, target: Target, options: Options) -> Program:
 
 
 def _resolved(kernel: Kernel) -> Kernel:
-    if not any(isinstance(node, MbarrierWait) and not node.retires for node in walk(kernel.body)):
+    if not any(not node.retires for node in walk(kernel.body, MbarrierWait)):
         return kernel
     loaded: dict[str, dict[str, Buffer]] = {}
     for node in walk(kernel.body):
         if isinstance(node, TmaLoad):
             loaded.setdefault(node.barrier.storage.name, {})[node.shared.storage.name] = node.shared
-    roles = [node for node in walk(kernel.body) if isinstance(node, Role)]
+    roles = list(walk(kernel.body, Role))
     handed: dict[str, dict[str, dict[str, Buffer]]] = {}  # barrier → role that arrives → what it touches
     for role in roles:
-        own = {node.buffer.storage.name for node in walk(role.body) if isinstance(node, Allocate)}
+        own = {node.buffer.storage.name for node in walk(role.body, Allocate)}
         touched = {
             b.storage.name: b
             for n in walk(role.body)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ptxtile.ir.program import Kernel
-from ptxtile.ir.rewrite import buffers_of, walk
+from ptxtile.ir.rewrite import buffers_of, contains, walk
 from ptxtile.ir.statements import Allocate, Break, Continue, For, LoopKind, Seq, Statement, View, While
 from ptxtile.lower.cluster_place import Multicast
 from ptxtile.lower.ring_releases import Release, arrival_unit
@@ -54,9 +54,9 @@ def _stages_around(body: Statement, group: LoadGroup) -> int:
     """Stages of the pipelined loop that the group stands in; 1 when its tiles have other views, which have no
     versions."""
     names = {buffer.storage.name for buffer in group.buffers}
-    if any(isinstance(node, View) and node.buffer.storage.name in names for node in walk(body)):
+    if any(node.buffer.storage.name in names for node in walk(body, View)):
         return 1
-    loops = [node for node in walk(body) if isinstance(node, For) and any(n is group.copies[0] for n in walk(node))]
+    loops = [node for node in walk(body, For) if any(n is group.copies[0] for n in walk(node))]
     return stages_of(loops[-1]) if loops else 1
 
 
@@ -88,7 +88,7 @@ def _used_only_in_own_loop(body: Statement, group: LoadGroup, names: set[str]) -
         first = next(k for k, statement in enumerate(statements) if statement is group.copies[0])
         after = sum(1 for statement in statements[first:] for _ in _uses(statement, names))
         total = sum(1 for _ in _uses(body, names))
-        leaves_early = any(isinstance(inner, (Break, Continue)) for inner in walk(node.body))
+        leaves_early = contains(node.body, Break, Continue)
         return inside == after == total and not leaves_early
     return False
 

@@ -80,6 +80,10 @@ class Pending(NamedTuple):
         by_tma = access.asynchronous and access.engine == "tma"
         return by_tma and access.is_write == (access.storage.scope is Scope.GLOBAL)
 
+    def at(self, depth: int, relation: Relation) -> Pending:
+        """The same access, seen from elsewhere."""
+        return Pending(self.access, depth, relation, *self[3:])
+
     @property
     def owes_fence(self) -> bool:
         """Whether a later access by the other proxy needs a fence after this one."""
@@ -172,12 +176,10 @@ def need(pending: Pending, later: Access, overlaps: Comparisons) -> Need | None:
 
 def _fence(pending: Pending, later: Access) -> str:
     """The fence that an access of the other proxy needs; for a barrier object, any use after its initialisation."""
-    if not pending.owes_fence:
-        return ""
     scope = pending.access.storage.scope
     if scope is not Scope.BARRIER and pending.access.in_async_proxy == later.in_async_proxy:
         return ""
-    return FENCE_SPACES[scope]
+    return FENCE_SPACES[scope] if pending.owes_fence else ""
 
 
 @dataclass(slots=True)
@@ -249,13 +251,17 @@ def after_barriers_of_groups(state: State, path: Path, mask: int, group: int) ->
     for pending in state:
         access = pending.access
         told = 0 if pending.in_flight else groups_of(pending.ordered & mask, group)
+        met, barriers = pending.met, pending.barriers
         by_threads = not access.asynchronous or (pending.done and pending.is_store)  # each knows its own part
         if by_threads and access.threads & ~mask == 0:
             own = groups_of(access.threads, group)
             told |= own if own.bit_count() == group else 0
-            barriers = pending.barriers if pending.ordered & mask == mask else frozenset((path,))
-            pending = pending._replace(barriers=barriers, met=max(pending.met, group))
-        result[pending._replace(ordered=pending.ordered | told) if told else pending] = None
+            barriers = barriers if pending.ordered & mask == mask else frozenset((path,))
+            met = max(met, group)
+        ordered = pending.ordered | told
+        if ordered != pending.ordered or met != pending.met or barriers != pending.barriers:
+            pending = pending._replace(ordered=ordered, met=met, barriers=barriers)
+        result[pending] = None
     return result
 
 
@@ -378,7 +384,7 @@ def after_group_wait(
 
 def next_iteration(state: State, variable: str, depth: int) -> State:
     """``state`` over the back-edge of the loop whose inside has ``depth``."""
-    return {p._replace(relation=p.relation.next_iteration(variable)) if p.depth >= depth else p: None for p in state}
+    return {p.at(p.depth, p.relation.next_iteration(variable)) if p.depth >= depth else p: None for p in state}
 
 
 def leaving(state: State, depth: int, variable: str | None = None) -> State:
@@ -387,7 +393,7 @@ def leaving(state: State, depth: int, variable: str | None = None) -> State:
     for pending in state:
         if pending.depth >= depth:
             relation = pending.relation if variable is None else pending.relation.leaving(variable)
-            pending = pending._replace(depth=depth - 1, relation=relation)
+            pending = pending.at(depth - 1, relation)
         result[pending] = None
     return result
 

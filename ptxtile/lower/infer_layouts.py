@@ -4,11 +4,12 @@ Input: async stage, tile operations expanded to parallel loops. Output: the same
 options and on every fragment buffer, and every access of a fragment local to its thread.
 
 Tensor cores fix where their accumulators and their operands in registers lie; an operand that lies otherwise is handed
-to them through shared memory. Fragments used as scalars are replicated. Then loops are taken, first those that share a
-fragment with the tensor cores or with such a loop, and from the largest domain down: a loop follows the fragments that
-already have a layout (pulled back through its index map), else it gets the linear layout whose vector width suits all
-loops that share its fragments; fragments seen for the first time get the layout that this loop needs (projection). An
-access that still is not local goes through a tile in shared memory: correct for any pattern, and reported as *why*.
+to them through shared memory. Fragments of which elements are used outside of loops are replicated. Then loops are
+taken, first those that share a fragment with the tensor cores or with such a loop, and from the largest domain down: a
+loop follows the fragments that already have a layout (pulled back through its index map), else it gets the linear
+layout whose vector width suits all loops that share its fragments; fragments seen for the first time get the layout
+that this loop needs (projection). An access that still is not local goes through a tile in shared memory: correct for
+any pattern, and reported as *why*.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from dataclasses import replace
 from typing import Any
 
 from ptxtile.errors import Location, LoweringError
+from ptxtile.ir.buffers import Buffer
 from ptxtile.ir.effects import atomic_write, private_results
 from ptxtile.ir.expressions import Expr, Load
 from ptxtile.ir.layouts import Fragment, linear_fragment, replicated_fragment
@@ -26,13 +28,24 @@ from ptxtile.ir.program import Kernel, Program, TensorParameter, Why
 from ptxtile.ir.rewrite import children, walk
 from ptxtile.ir.statements import Allocate, Role, Store
 from ptxtile.ir.tile_ops import Gemm
-from ptxtile.lower.fragment_maps import FragmentAccess, project, pull_back, register_map
+from ptxtile.lower.fragment_maps import (
+    FragmentAccess,
+    as_held_by,
+    is_in_every_thread,
+    project,
+    pull_back,
+    register_map,
+)
 from ptxtile.lower.gemm_geometry import accumulator_fragment, in_registers, operand_b_fragment, operand_fragment
 from ptxtile.lower.options import Options
-from ptxtile.lower.parallel_loops import LoopCollection, ParallelLoop, collect_loops
+from ptxtile.lower.parallel_loops import ElementUse, LoopCollection, ParallelLoop, collect_loops
 from ptxtile.lower.stage_fragments import Exchange, Layouts, apply_layouts, overwrites
 from ptxtile.lower.vector_access import MEMORY
 from ptxtile.target import Target
+
+MOST_REPLICATED = 4096
+"""Bytes of a fragment that each thread holds for itself because single elements of it are used: a table of 1024 int32,
+four times the registers that a thread can have."""
 
 
 def run(program: Program, target: Target, options: Options) -> Program:
@@ -62,7 +75,7 @@ class _Inference:
         self.kernel = kernel
         self.groups = groups
         self.loops = collection.loops
-        self.scalars = collection.scalars
+        self.elements = collection.elements
         self.layouts = Layouts()
         self.fragments, self.loop_layouts = self.layouts.fragments, self.layouts.loops
         self.exchanges = self.layouts.exchanges
@@ -76,10 +89,12 @@ class _Inference:
         for gemm, group in gemms:
             assert gemm.path is not None, "select_gemm_paths runs before"
             self._fix_accumulator(gemm, accumulator_fragment(gemm, group, gemm.path))
+        for use in (use for use in self.elements.values() if use.outside):
+            self._replicate(use)
         for gemm, group in gemms:
             self._fix_operands(gemm, group)
-        for name, buffer in self.scalars.items():
-            self.fragments[name] = replicated_fragment(buffer.static_shape, threads)
+        for use in (use for use in self.elements.values() if not use.outside and _bytes(use.buffer) <= MOST_REPLICATED):
+            self._replicate(use)
         widths = _shared_widths(self.loops)
         for entry in self._in_order():
             layout = self._choose(entry, widths[id(entry.loop)])
@@ -101,7 +116,7 @@ class _Inference:
         the other way round."""
         waiting = sorted(self.loops, key=lambda entry: -entry.iterations)
         names = {id(entry): {access.buffer.name for access in entry.accesses} for entry in waiting}
-        reached = set(self.fragments) - set(self.scalars)
+        reached = set(self.fragments) - set(self.elements)
         while waiting:
             entry = next((entry for entry in waiting if names[id(entry)] & reached), waiting[0])
             waiting.remove(entry)
@@ -148,6 +163,25 @@ class _Inference:
                 hint="give both the same policy and transposes that the same instructions take, or use two fragments",
             )
 
+    def _replicate(self, use: ElementUse) -> None:
+        """Every thread holds the whole of a fragment whose elements are chosen outside of parallel loops."""
+        name, held = use.buffer.name, self.fragments.get(use.buffer.name)
+        if held is None:
+            _check_size(use)
+            self.fragments[name] = replicated_fragment(use.buffer.static_shape, use.threads)
+            if use.buffer.elements > 1:
+                reason = "single elements of it are used outside of T.Parallel, or an index that only the run knows"
+                self.why.append(Why("infer_layouts", name, "every thread holds all of it", reason, use.location))
+        elif use.outside and not is_in_every_thread(held):
+            given = "T.annotate_layout distributes it" if name in self.given else "it is the accumulator of a gemm"
+            raise LoweringError(
+                f"an element of the fragment {name} is used outside of T.Parallel, and no thread holds all of them",
+                location=use.location,
+                expected="a fragment that every thread can hold as a whole",
+                got=f"{given}: {held}",
+                hint="T.copy it to shared memory, or to a fragment of its own, and use the elements of that",
+            )
+
     def _fix_operands(self, gemm: Gemm, threads: int) -> None:
         """Operands in registers lie as the instruction wants them, or are converted in front of it."""
         assert gemm.path is not None
@@ -172,6 +206,7 @@ class _Inference:
         once = any(private_results(node) for node in walk(entry.loop.body))  # only one replica would have the result
         for access in sorted(entry.accesses, key=lambda access: not access.is_write):
             fragment = self.fragments.get(access.buffer.name)
+            fragment = None if fragment is None else as_held_by(fragment, entry.threads)
             if fragment is not None and fragment.threads == entry.threads:
                 candidate = pull_back(access, entry.loop, fragment)
                 if candidate is not None and candidate not in candidates and (not once or candidate.is_exclusive):
@@ -205,7 +240,7 @@ class _Inference:
             self.fragments[name] = projected or free_layout(access.buffer.static_shape, entry.threads, 1)
         if register_map(access, entry.loop, layout, self.fragments[name]) is not None:
             return
-        if self.fragments[name].threads != entry.threads:
+        if as_held_by(self.fragments[name], entry.threads).threads != entry.threads:
             raise LoweringError(
                 f"{name} is used by two roles with different numbers of threads",
                 location=entry.loop.location,
@@ -219,6 +254,22 @@ class _Inference:
         exchanges.append(Exchange(access.buffer, is_written))
         reason = "a parallel loop needs elements that other threads hold"
         self.why.append(Why("infer_layouts", name, "goes through shared memory", reason, entry.loop.location))
+
+
+def _check_size(use: ElementUse) -> None:
+    if _bytes(use.buffer) > MOST_REPLICATED:
+        raise LoweringError(
+            f"an element of the fragment {use.buffer.name} is used outside of T.Parallel, so that every thread has "
+            "to hold all of it",
+            location=use.location,
+            expected=f"at most {MOST_REPLICATED} bytes",
+            got=f"{_bytes(use.buffer)} bytes ({use.buffer.elements} elements of {use.buffer.dtype})",
+            hint="use the elements in T.Parallel, or keep the tile in shared memory (T.alloc_shared)",
+        )
+
+
+def _bytes(buffer: Buffer) -> int:
+    return -(-buffer.elements * buffer.dtype.bits // 8)
 
 
 def _alias_groups(program: Program) -> dict[str, str]:

@@ -6,7 +6,8 @@ initialisation. Output: the same with ``BarSync``, ``FenceProxyAsync``, ``FenceM
 Invariant: any two accesses to one byte by different threads, one of them a write, are ordered; an access through the
 other proxy comes after a fence; what an arrival hands over to another role is done by then; no phase of an mbarrier can
 be over before all who waited for the one before have seen that; a barrier stands only where all threads of the CTA (or
-of the role) arrive; no barrier can be taken away.
+of the role) arrive; no barrier can be taken away. Where threads go different ways, the user's own named barriers and
+mbarriers have to order what they do (:mod:`ptxtile.lower.synchronization_branches`).
 
 The walk (:mod:`ptxtile.lower.synchronization_walk`) finds the places; here its decisions are pruned and written down.
 The barrier of the whole CTA has id 0, a role's has an id of its own from 1 to 15, and so has that of each warpgroup
@@ -20,20 +21,20 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from ptxtile.errors import LoweringError, ResourceError
+from ptxtile.ir.access_context import Context, kernel_context
 from ptxtile.ir.gpu_ops import BarSync, BulkWaitGroup, FenceMbarrierInit, FenceProxyAsync
 from ptxtile.ir.manual_ops import BarArrive, BarReduce
 from ptxtile.ir.program import Kernel, Program, Why
-from ptxtile.ir.rewrite import copy_with, statements_in
+from ptxtile.ir.rewrite import copy_with, walk
 from ptxtile.ir.statements import For, If, Role, Seq, Specialized, Statement, While
+from ptxtile.lower.barrier_ids import computed_ids
 from ptxtile.lower.hazards import Decision, Path
 from ptxtile.lower.options import Options
 from ptxtile.lower.synchronization_facts import Facts
+from ptxtile.lower.synchronization_hand_overs import NAMED_BARRIERS
 from ptxtile.lower.synchronization_position import END, EXIT, Walk
 from ptxtile.lower.synchronization_walk import find_decisions, needs_a_barrier
 from ptxtile.target import Target
-
-NAMED_BARRIERS = 16
-"""Barrier resources of a CTA (PTX ISA, bar.sync); 0 is the whole CTA's."""
 
 WARP = 32
 
@@ -49,7 +50,7 @@ def run(program: Program, target: Target, options: Options) -> Program:
     kernels, records = [], []
     for kernel in program.kernels:
         walked = _decide(program, kernel)
-        barriers = _Barriers(kernel)
+        barriers = _Barriers(kernel, kernel_context(program, kernel))
         body = _insert(kernel.body, (), walked, barriers)
         body = _insert_at_end(body, (EXIT,), walked, barriers, None, kernel.body)
         kernels.append(replace(kernel, body=body) if body is not kernel.body else kernel)
@@ -116,10 +117,10 @@ def _only(walked: Walk, paths: set[Path]) -> dict[Path, Decision]:
 class _Barriers:
     """Gives out the barrier of a kernel's CTA and of each role."""
 
-    def __init__(self, kernel: Kernel) -> None:
+    def __init__(self, kernel: Kernel, context: Context) -> None:
         self._kernel = kernel
-        named = (node for node in statements_in(kernel.body) if isinstance(node, (BarSync, BarArrive, BarReduce)))
-        self._taken = {0} | {node.id for node in named}
+        named = (node for node in walk(kernel.body, BarSync, BarArrive, BarReduce))
+        self._taken = {0} | {node.id for node in named} | computed_ids(kernel, context)
         self._of_role: dict[str, int] = {}
         self._of_groups: dict[tuple[str, int], list[int]] = {}
 
@@ -159,7 +160,7 @@ class _Barriers:
                     location=role.location or self._kernel.location,
                     expected=f"at most {NAMED_BARRIERS - 1} named barriers in a kernel",
                     got=f"{len(self._taken)} in use",
-                    hint="use fewer roles that need barriers",
+                    hint="use fewer roles that need barriers, or ids that follow from the thread alone",
                 )
             self._of_role[role.name] = free[0]
             self._taken.add(free[0])

@@ -59,7 +59,7 @@ def run(program: Program, target: Target, options: Options) -> Program:
     return replace(program, kernels=tuple(kernels), functions=tuple(functions.values()))
 
 
-class _Legalization(ScopedRewriter):
+class _Legalization(ScopedRewriter, kinds=(Binary,)):
     def __init__(self, analyzer: Analyzer, functions: dict[str, Function]) -> None:
         super().__init__(analyzer)
         self.functions = functions

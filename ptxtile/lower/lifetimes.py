@@ -24,7 +24,7 @@ from ptxtile.ir.buffers import Scope
 from ptxtile.ir.expressions import Expr, Load, Var
 from ptxtile.ir.footprint import NOBODY, footprint
 from ptxtile.ir.program import Kernel, Program
-from ptxtile.ir.rewrite import buffers_of, statements_in, walk
+from ptxtile.ir.rewrite import buffers_of, contains, walk
 from ptxtile.ir.statement_accesses import accesses, expression_accesses
 from ptxtile.ir.statements import Allocate, Break, Continue, For, If, Let, Role, Seq, Specialized, Statement, While
 from ptxtile.ir.tensor_core_ops import WgmmaWaitGroup
@@ -99,12 +99,12 @@ class _Divergence:
 
     def begins_at(self, node: Statement, context: Context) -> bool:
         if isinstance(node, For):
-            leaves = any(isinstance(inside, (Break, Continue)) for inside in statements_in(node.body))
+            leaves = contains(node.body, Break, Continue)
             plain = not leaves and all(self._is_plain(bound, context) for bound in (node.start, node.stop))
             return not plain and not self._known(node, context)
         if not isinstance(node, (If, While)):
             return False
-        names = {inside.name for inside in walk(node.condition) if isinstance(inside, Var)}
+        names = {inside.name for inside in walk(node.condition, Var)}
         if context.thread in names:
             return True
         if self._is_plain(node.condition, context):
@@ -131,7 +131,7 @@ class Lifetimes:
 
     def __init__(self, program: Program, kernel: Kernel) -> None:
         self._stores_linger = True
-        self._waits_for_stores = any(isinstance(n, gpu_ops.BulkWaitGroup) for n in statements_in(kernel.body))
+        self._waits_for_stores = contains(kernel.body, gpu_ops.BulkWaitGroup)
         self._clock = 0
         self._divergence = _Divergence(kernel, kernel_context(program, kernel))
         self._divergent = False
@@ -144,7 +144,7 @@ class Lifetimes:
         self._storing: set[str] = set()  # storages that TMA stores may still be reading
         self._loading: set[str] = set()  # storages that TMA loads or cp.async may still be writing
         self._multiplying: set[str] = set()  # storages that wgmma may still be reading
-        loads = (node for node in statements_in(kernel.body) if isinstance(node, gpu_ops.TmaLoad))
+        loads = (node for node in walk(kernel.body, gpu_ops.TmaLoad))
         self._from_peers = {load.shared.storage.name for load in loads if load.multicast is not None}
         """Storages that other CTAs of the cluster write, as soon as they get that far."""
         self._walk(kernel.body, kernel_context(program, kernel), ())
@@ -219,7 +219,7 @@ class Lifetimes:
             self._use_accesses(expression_accesses(bound, context, node), loops)
         inner = context.with_loop(node, symbolic=True) if isinstance(node, For) else context
         self._loops[number] = _Loop(number, len(inner.loops))
-        leaves = any(isinstance(inside, (Break, Continue)) for inside in statements_in(node.body))
+        leaves = contains(node.body, Break, Continue)
         if isinstance(node, While) or leaves:
             inner = replace(inner, repeated=True)  # what stands in it may happen less often than the bounds say
         self._walk(node.body, inner, loops)

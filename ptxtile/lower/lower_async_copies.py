@@ -142,7 +142,7 @@ def _round_step(copy: Copy, pieces: Pieces, threads: int) -> int | None:
     return int(steps[0, 0]) if (steps == steps[0, 0]).all() else None
 
 
-class _Lowering(ScopedRewriter):
+class _Lowering(ScopedRewriter, kinds=(Copy,)):
     def __init__(self, program: Program, kernel: Kernel, names: NameSupply) -> None:
         super().__init__(analyzer_for(program, kernel), kernel.thread)
         self.kernel, self.names = kernel, names

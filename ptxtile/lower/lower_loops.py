@@ -19,7 +19,17 @@ from ptxtile.ir.expressions import Expr, Load, Var, as_expr, constant, logical_a
 from ptxtile.ir.layouts import Fragment
 from ptxtile.ir.names import NameSupply
 from ptxtile.ir.program import Kernel, Program
-from ptxtile.ir.rewrite import Rewriter, children, copy_with, free_variables, has_load, map_children, substitute
+from ptxtile.ir.rewrite import (
+    Rewriter,
+    children,
+    contains,
+    copy_with,
+    free_variables,
+    has_load,
+    kinds_in,
+    map_children,
+    substitute,
+)
 from ptxtile.ir.statements import Allocate, For, If, LoopKind, ParallelFor, Role, Statement, Store, seq
 from ptxtile.ir.tensor_core_ops import WgmmaWaitGroup
 from ptxtile.ir.tile_ops import Gemm, MatrixStore, Region
@@ -37,6 +47,8 @@ from ptxtile.target import Target
 MOST_UNROLLED = 16
 """Rounds of a loop without registers that are expanded; more become a loop around ROUND_UNROLL expanded ones."""
 ROUND_UNROLL = 8
+MOST_LANES = 64
+"""Consecutive elements of a thread that are expanded at once where they lie in no registers."""
 MOST_AXIS_UNROLL = 512
 """Iterations of a user's loop that is expanded because a fragment is indexed by its variable."""
 
@@ -52,7 +64,7 @@ def run(program: Program, target: Target, options: Options) -> Program:
     return replace(program, kernels=tuple(kernels), stage="thread")
 
 
-class _LoopLowering(ScopedRewriter):
+class _LoopLowering(ScopedRewriter, kinds=(ParallelFor, Load)):
     def __init__(self, program: Program, kernel: Kernel, names: NameSupply) -> None:
         super().__init__(analyzer_for(program, kernel), kernel.thread)
         self.kernel, self.names = kernel, names
@@ -105,6 +117,8 @@ class _LoopLowering(ScopedRewriter):
 
     def expression(self, node: Expr) -> Expr:
         """Fragments used as scalars are replicated: their registers are numbered like their elements."""
+        if not contains(node, Load):
+            return node
         node = map_children(node, self.expression)
         if isinstance(node, Load) and node.buffer.scope is Scope.FRAGMENT:
             return Load(self._register(node.buffer), (_linear(node.buffer, node.indices),), node.dtype)
@@ -140,7 +154,9 @@ class _LoopLowering(ScopedRewriter):
             body = _StoreOnce(_is_first_replica(layout, thread)).visit(body)
         if guard is not None:
             body = If(guard, body, location=loop.location)
-        return self._nest(counters, layout, body, uses_registers=bool(self._accesses(loop)), location=loop.location)
+        arrays = [self._register(access.buffer) for access in self._accesses(loop)]
+        uses_registers = any(array.scope is Scope.REGISTER for array in arrays)
+        return self._nest(counters, layout, body, uses_registers=uses_registers, location=loop.location)
 
     def _store_matrices(self, loop: ParallelFor, layout: Fragment, thread: Expr) -> Statement:
         """The loop's values, two or four matrices of a warp at a time, and the stores of these: what
@@ -204,13 +220,16 @@ class _LoopLowering(ScopedRewriter):
                 raise LoweringError(
                     f"an access of {access.buffer.name} is not local to its thread", location=loop.location
                 )
+            key = (access.buffer.name, access.indices, access.is_write)
+            if found.by_element:
+                indices[key] = simplify_expression(_linear(access.buffer, access.indices), self.analyzer)
+                continue
             index: Expr = constant(found.base)
             for axis, registers in zip(access.axes, found.axes, strict=True):
                 self.axes.add(axis.var.name)
                 index = index + registers(_axis_position(axis))
             for counter, registers in zip(counters, found.values, strict=True):
                 index = index + registers(counter)
-            key = (access.buffer.name, access.indices, access.is_write)
             indices[key] = simplify_expression(index, self.analyzer)
         return _Localize(indices, self._register).visit(loop.body)
 
@@ -219,7 +238,13 @@ class _LoopLowering(ScopedRewriter):
     ) -> Statement:
         modes = list(zip(counters, layout.value.modes, strict=True))
         for position, (counter, (count, stride)) in reversed(list(enumerate(modes))):
-            if position == len(modes) - 1 and stride == 1 and count > 1:
+            long = count > MOST_LANES and count % MOST_LANES == 0 and not uses_registers
+            if position == len(modes) - 1 and stride == 1 and count > 1 and long:
+                outer, inner = Var(self.names.fresh("r"), int32), Var(self.names.fresh("v"), int32)
+                body = substitute(body, {counter.name: outer * MOST_LANES + inner})
+                body = _loop(inner, MOST_LANES, LoopKind.VECTORIZED, body, location)
+                body = _loop(outer, count // MOST_LANES, LoopKind.SERIAL, body, location)
+            elif position == len(modes) - 1 and stride == 1 and count > 1:
                 body = _loop(counter, count, LoopKind.VECTORIZED, body, location)
             elif count == 1:
                 body = substitute(body, {counter.name: constant(0)})
@@ -235,13 +260,18 @@ class _LoopLowering(ScopedRewriter):
 
 
 def _indexed_by_variables(body: Statement) -> set[str]:
-    """The fragments with an access outside of parallel loops whose register is not a constant once UNROLLED loops are
-    expanded: registers have no addresses, so these become arrays in local memory."""
+    """The fragments with an access whose register is not a constant once UNROLLED loops are expanded: registers have no
+    addresses, so these become arrays in local memory."""
     found: set[str] = set()
+    enclosing: list[For] = []
 
     def visit(node: Any, unrolled: frozenset[str]) -> None:
         if isinstance(node, ParallelFor):
+            accesses = fragment_accesses(node, tuple(enclosing))
+            found.update(access.buffer.name for access in accesses if not access.is_enumerable(node))
             return
+        if isinstance(node, For):
+            enclosing.append(node)
         if isinstance(node, For) and node.kind is LoopKind.UNROLLED:
             unrolled |= {node.var.name}
         elif isinstance(node, (Load, Store)) and node.buffer.scope is Scope.FRAGMENT:
@@ -249,6 +279,8 @@ def _indexed_by_variables(body: Statement) -> set[str]:
                 found.add(node.buffer.name)
         for child in children(node):
             visit(child, unrolled)
+        if isinstance(node, For):
+            enclosing.pop()
 
     visit(body, frozenset())
     return found
@@ -293,11 +325,13 @@ def _is_first_replica(layout: Fragment, thread: Expr) -> Expr:
     return condition if condition is not None else constant(1).eq(1)
 
 
-class _Localize(Rewriter):
+class _Localize(Rewriter, kinds=(Load, Store)):
     def __init__(self, indices: dict[tuple[str, tuple[Expr, ...], bool], Expr], register: Any) -> None:
         self.indices, self.register = indices, register
 
     def visit(self, node: Any) -> Any:
+        if not kinds_in(node) & self.wanted:
+            return node
         if isinstance(node, Load) and node.buffer.scope is Scope.FRAGMENT:
             index = self.indices[node.buffer.name, node.indices, False]
             return Load(self.register(node.buffer), (index,), node.dtype)

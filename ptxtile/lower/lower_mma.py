@@ -43,7 +43,7 @@ def run(program: Program, target: Target, options: Options) -> Program:
     return replace(program, kernels=tuple(kernels)).with_why(*why)
 
 
-class _Lowering(ScopedRewriter):
+class _Lowering(ScopedRewriter, kinds=(Gemm,)):
     def __init__(self, program: Program, kernel: Kernel, target: Target, names: NameSupply) -> None:
         super().__init__(analyzer_for(program, kernel), kernel.thread)
         self.kernel, self.target, self.names = kernel, target, names

@@ -18,7 +18,7 @@ from ptxtile.ir.gpu_ops import BulkCommitGroup, PrefetchTensorMap, TmaLoad, TmaS
 from ptxtile.ir.layouts import SharedLayout
 from ptxtile.ir.names import NameSupply
 from ptxtile.ir.program import Kernel, Program
-from ptxtile.ir.rewrite import map_children, walk
+from ptxtile.ir.rewrite import contains, map_children, walk
 from ptxtile.ir.statements import If, Role, Specialized, Statement, seq
 from ptxtile.ir.tile_ops import Copy, Region, TmaCopy
 from ptxtile.ir.types import int32
@@ -187,13 +187,13 @@ def _coordinates(inner: Region, dense_corner: list[int]) -> tuple[int, ...]:
 def _with_prefetch(kernel: Kernel, body: Statement) -> Statement:
     """Tensor maps are fetched ahead: all of them by the producer's first thread; without roles those of the stores only
     (the loads come at once), by a thread that does not issue the loads."""
-    has_roles = any(isinstance(node, Specialized) for node in walk(body))
+    has_roles = contains(body, Specialized)
     kinds = (TmaLoad, TmaStore) if has_roles else (TmaStore,)
-    names = list(dict.fromkeys(node.tensor_map for node in walk(body) if isinstance(node, kinds)))
+    names = list(dict.fromkeys(node.tensor_map for node in walk(body, *kinds)))
     if not names:
         return body
     if has_roles:
-        thread = next((n.first_thread for n in walk(body) if isinstance(n, Role) and n.name == "producer"), 0)
+        thread = next((n.first_thread for n in walk(body, Role) if n.name == "producer"), 0)
     else:
         thread = WARP if kernel.threads > WARP else 0
     prefetch = If(kernel.thread.eq(thread), seq(*(PrefetchTensorMap(name) for name in names)))

@@ -1,10 +1,10 @@
 """Gemms on the wgmma path become asynchronous warpgroup multiplications on shared-memory descriptors.
 
 Input: thread stage, shared layouts chosen. Output: thread stage without tile-level Gemm. A gemm is one group: fence,
-the instructions of all row tiles and k steps, commit, and a wait, unless ``pending`` says that it stands elsewhere. The
-descriptors follow from the operands' layouts: columns of boxes as wide as the swizzle, K-major or (16-bit types) M- or
-N-major. A may lie in registers, which then go into the wait too, so that they live until the multiplications have read
-them.
+the instructions of all row tiles and k steps, commit, and a wait, unless ``pending`` says that it stands elsewhere;
+several are one group where ``commits`` says so. The descriptors follow from the operands' layouts: columns of boxes as
+wide as the swizzle, K-major or (16-bit types) M- or N-major. A may lie in registers, which then go into the wait too,
+so that they live until the multiplications have read them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ptxtile.ir.expressions import Expr, SharedAddress, Var, as_expr, cast, cons
 from ptxtile.ir.layouts import SharedLayout
 from ptxtile.ir.names import NameSupply
 from ptxtile.ir.program import Kernel, Program
-from ptxtile.ir.statements import Let, Role, Statement, seq
+from ptxtile.ir.statements import Let, Role, Seq, Statement, seq
 from ptxtile.ir.tensor_core_ops import (
     WGMMA_SHAPES,
     Wgmma,
@@ -37,6 +37,7 @@ from ptxtile.lower.gemm_geometry import (
     in_registers,
     instruction_columns,
 )
+from ptxtile.lower.gemm_runs import NAMES
 from ptxtile.lower.options import Options
 from ptxtile.lower.plan_registers import launch_registers
 from ptxtile.lower.scopes import ScopedRewriter, analyzer_for
@@ -53,11 +54,13 @@ def run(program: Program, target: Target, options: Options) -> Program:
     return replace(program, kernels=tuple(kernels))
 
 
-class _Lowering(ScopedRewriter):
+class _Lowering(ScopedRewriter, kinds=(Gemm,)):
     def __init__(self, program: Program, kernel: Kernel, names: NameSupply) -> None:
         super().__init__(analyzer_for(program, kernel), kernel.thread)
         self.kernel, self.names = kernel, names
         self.group = (0, kernel.threads)
+        self.continued: set[int] = set()
+        self.going_on: set[int] = set()
 
     def visit(self, node: Any) -> Any:
         if isinstance(node, Role):
@@ -67,7 +70,21 @@ class _Lowering(ScopedRewriter):
             return node
         if isinstance(node, Gemm) and node.path is GemmPath.WGMMA:
             return self._gemm(node)
+        if isinstance(node, Seq):
+            self._find_groups(node.statements)
         return super().visit(node)
+
+    def _find_groups(self, statements: tuple[Statement, ...]) -> None:
+        """Notes, by identity, the gemms that come second or later in their group, and those with which it goes on."""
+        before: Gemm | None = None
+        for statement in statements:
+            if isinstance(statement, Gemm) and statement.path is GemmPath.WGMMA:
+                if before is not None and not before.commits and before.pending is None:
+                    self.continued.add(id(statement))
+                    self.going_on.add(id(before))
+                before = statement
+            elif not isinstance(statement, NAMES):
+                before = None
 
     def _gemm(self, gemm: Gemm) -> Statement:
         first, threads = self.group
@@ -93,7 +110,9 @@ class _Lowering(ScopedRewriter):
                 offset = (tile * (gemm.n // grid.columns) + part * width) // 2
                 steps += [self._step(gemm, a, b, width, offset, k, depth) for k in range(0, gemm.k, depth)]
         where = gemm.location
-        group = seq(*lets, WgmmaFence(location=where), *steps, WgmmaCommitGroup(location=where))
+        fence = None if id(gemm) in self.continued else WgmmaFence(location=where)
+        commit = None if id(gemm) in self.going_on else WgmmaCommitGroup(location=where)
+        group = seq(*lets, fence, *steps, commit)
         if gemm.pending is None:
             return group
         read = [operand.buffer for operand in (gemm.a, gemm.b)]

@@ -11,7 +11,8 @@ version if it is wholly written in each iteration and used nowhere else. They ar
 iteration is enough: whoever writes version k % 2 in iteration k has passed the barrier of iteration k - 1, which came
 after all threads' waits for gemm k - 2, the last that read it.
 
-Stages of rings are released behind the wait, late in the next iteration, which is why shorter rings are left alone.
+Stages of rings are released behind the wait, late in the next iteration, which is why shorter rings are left alone
+(:mod:`ptxtile.lower.spare_stages`).
 """
 
 from __future__ import annotations
@@ -24,37 +25,44 @@ from ptxtile.ir.expressions import Expr, Load, binary, constant, constant_value
 from ptxtile.ir.gpu_ops import MbarrierWait
 from ptxtile.ir.names import NameSupply
 from ptxtile.ir.program import Why
-from ptxtile.ir.rewrite import Rewriter, buffers_of, copy_with, map_children, walk
+from ptxtile.ir.rewrite import Rewriter, buffers_of, contains, copy_with, map_children, walk
 from ptxtile.ir.statements import (
     Allocate,
     Break,
     Continue,
     For,
-    Let,
     LoopKind,
     Seq,
     Statement,
     Store,
-    View,
     seq,
 )
 from ptxtile.ir.tensor_core_ops import WgmmaWaitGroup
-from ptxtile.ir.tile_ops import Assume, Copy, CopyPath, Fill, Gemm, Region
+from ptxtile.ir.tile_ops import Copy, CopyPath, Fill, Gemm, Region
 from ptxtile.ir.types import int32
-from ptxtile.lower.overlap_gemms import RingUse, distinct, is_asynchronous, touches
+from ptxtile.lower.gemm_runs import (
+    IDLE,
+    are_independent,
+    distinct,
+    gemms_at,
+    groups,
+    is_asynchronous,
+    is_scalar,
+    issued,
+    operands_of,
+    runs,
+    touches,
+    why,
+)
+from ptxtile.lower.overlap_gemms import RingUse
 from ptxtile.lower.rings import versioned
 from ptxtile.lower.second_versions import Room, version_bytes
+from ptxtile.lower.spare_stages import NEXT_OPERAND_MADE, OTHER_PRODUCT_BEHIND
 from ptxtile.lower.whole_tiles import is_wholly_written
 from ptxtile.records import record
 
 PASS_NAME = "specialize_warps"
-FEWEST_STAGES = 3
-"""Of a ring whose stages are held for most of an iteration more: the gemm in flight reads one, the threads that prepare
-the next read another, and one is loaded. Up to another gemm early in the iteration it is held for a moment only."""
 VERSIONS = 2
-
-_IDLE = (Let, Assume, MbarrierWait, Allocate, View)
-"""Statements that no time is won by overlapping."""
 
 
 @dataclass
@@ -70,14 +78,18 @@ class MadeOperands:
 
 @record
 class _Wait:
-    """Where a loop waits for its gemms in flight: in front of the statement at ``position``, or ``behind`` it.
-    ``versions``: the operands that are written before, shared tiles and fragments. ``refused``: what has no second
-    version though it would be, and why."""
+    """Where a loop waits for its gemms in flight: in front of the statement at ``position``; or behind it, the last of
+    the run of ``others``, which are waited for together with them. ``versions``: the operands that are written before,
+    shared tiles and fragments. ``refused``: what has no second version though it would be, and why."""
 
     position: int
-    behind: bool
+    others: tuple[int, ...]
     versions: tuple[Buffer, ...]
     refused: tuple[str, ...]
+
+    @property
+    def behind(self) -> bool:
+        return bool(self.others)
 
 
 @record
@@ -122,29 +134,27 @@ class _Planner:
 
     def plan(self, loop: For, statements: tuple[Statement, ...]) -> _Plan | None:
         """How the last gemms of a loop run on; None where none of their operands is made in it, or better not."""
-        if any(isinstance(node, (Break, Continue)) for node in walk(loop.body)):
+        if contains(loop.body, Break, Continue):
             return None
         inside = [use for use in self.uses if any(s is use.waiting for s in statements)]
         rings = set().union(*(use.names for use in inside))
-        last = _last_gemms(statements, rings)
-        gemms = _gemms_at(statements, last)
-        if not any(_is_made(operand, statements, rings) for gemm in gemms for operand in _operands(gemm)):
+        last = _last_gemms(statements, rings, self.room.consumers)
+        gemms = gemms_at(statements, last)
+        if not any(_is_made(operand, statements, rings) for gemm in gemms for operand in operands_of(gemm)):
             return None
-        names = {operand.storage.name for gemm in gemms for operand in _operands(gemm)}
+        names = {operand.storage.name for gemm in gemms for operand in operands_of(gemm)}
         held = tuple(use for use in inside if use.names & names)
         wait = self._wait(loop, statements, last, rings)
-        short = [use.ring.stages for use in held if use.ring.stages < (2 if wait.behind else FEWEST_STAGES)]
-        if short:
-            self._record(gemms, "waited for at once", f"a ring of {short[0]} stages has none to spare meanwhile")
-            return None
-        crowded = self._crowded(statements, gemms, wait)
-        if crowded:
-            self._record(gemms, "waited for at once", crowded)
+        overlap = OTHER_PRODUCT_BEHIND if wait.behind else NEXT_OPERAND_MADE
+        lacks = [overlap.lack_of_stages(use.ring.stages) for use in held]
+        refusal = next((lack for lack in lacks if lack), "") or self._crowded(statements, gemms, wait)
+        if refusal:
+            self._record(gemms, "waited for at once", refusal)
             return None
         disturbing = statements[wait.position]
         until = statements[: wait.position + wait.behind]
         notes = "".join(f"; {note}" for note in wait.refused)
-        if all(isinstance(s, _IDLE) or _is_scalar(s) for s in until):
+        if all(isinstance(s, IDLE) or is_scalar(s) for s in until):
             reason = f"the next iteration starts with what disturbs it{_place(disturbing)}{notes}"
             self._record(gemms, "waited for at once", reason)
             return None
@@ -165,40 +175,43 @@ class _Planner:
         return _Plan(tuple(last), wait, held, copies)
 
     def _record(self, gemms: list[Gemm], decision: str, reason: str) -> None:
-        subject = " and ".join(f"gemm {gemm.a.buffer.name} x {gemm.b.buffer.name}" for gemm in gemms)
-        self.result.why.append(Why(PASS_NAME, subject, decision, reason, gemms[-1].location))
+        self.result.why.append(why(PASS_NAME, gemms, decision, reason))
 
     def _wait(self, loop: For, statements: tuple[Statement, ...], last: list[int], rings: set[str]) -> _Wait:
         """As late as accumulators allow, and operands that cannot have a second version."""
-        gemms = _gemms_at(statements, last)
+        gemms = gemms_at(statements, last)
         accumulators = {gemm.accumulator.buffer.storage.name for gemm in gemms}
         position = next((k for k in range(last[0]) if touches(statements[k], accumulators)), last[0])
-        others = [k for k in range(position) if is_asynchronous(statements[k])]
-        behind = bool(others)  # whoever waits for a later group has waited for this one
-        position = others[0] if others else position
-        made = distinct(o for gemm in gemms for o in _operands(gemm) if _is_made(o, statements, rings))
+        # Whoever waits for a later group has waited for this one.
+        others = next(iter(runs(statements[:position], self.room.consumers)), ())
+        position = others[-1] if others else position
+        inputs = _input_registers([s for s in statements[: last[0]] if isinstance(s, Gemm) and is_asynchronous(s)])
+        written = next((k for k in range(position) if touches(statements[k], inputs)), position)
+        if written < position and not is_asynchronous(statements[written]):
+            position, others = written, ()
+        made = distinct(o for gemm in gemms for o in operands_of(gemm) if _is_made(o, statements, rings))
         versions: list[Buffer] = []
         refused: list[str] = []
         for tile in sorted(made, key=lambda tile: _first_position(statements, tile)):
-            first = _first_position(statements, tile)
-            if first >= position + behind:
+            first, before = _first_position(statements, tile), statements[: position + bool(others)]
+            if first >= len(before):
                 continue
             if tile.scope is Scope.SHARED:
                 size = sum(version_bytes(t) for t in (*versions, tile) if t.scope is Scope.SHARED)
                 reason = self._refusal(loop, statements, tile) or self.room.lack_of_memory(size)
             else:
                 copies = [t for t in (*versions, tile) if t.scope is not Scope.SHARED]
-                reason = self.room.lack_of_registers((*statements[: position + behind], *gemms), copies)
+                reason = self.room.lack_of_registers((*before, *gemms), copies)
             if reason:
                 refused.append(f"{tile.name} has one version: {reason}")
-                position, behind = first, False
+                position, others = first, ()
             else:
                 versions.append(tile)
-        return _Wait(position, behind, tuple(versions), tuple(refused))
+        return _Wait(position, others, tuple(versions), tuple(refused))
 
     def _crowded(self, statements: tuple[Statement, ...], gemms: list[Gemm], wait: _Wait) -> str:
         """Why operands in registers cannot stay there until the wait; empty if they can, or if there are none."""
-        if all(o.scope is Scope.SHARED for gemm in gemms for o in _operands(gemm)):
+        if all(o.scope is Scope.SHARED for gemm in gemms for o in operands_of(gemm)):
             return ""
         copies = [t for t in wait.versions if t.scope is not Scope.SHARED]
         return self.room.lack_of_registers((*statements[: wait.position + wait.behind], *gemms), copies)
@@ -223,33 +236,36 @@ class _Planner:
 # --- statements of a loop --------------------------------------------------------------------------------------------
 
 
-def _last_gemms(statements: tuple[Statement, ...], rings: set[str]) -> list[int]:
-    """Where the asynchronous gemms stand after which nothing in the same iteration disturbs them, in a row but for
-    other statements. ``rings``: storages whose stages are released behind the wait."""
+def _last_gemms(statements: tuple[Statement, ...], rings: set[str], threads: int) -> list[int]:
+    """Where the asynchronous gemms of ``threads`` threads stand after which nothing in the same iteration disturbs
+    them, in a row but for other statements. ``rings``: storages whose stages are released behind the wait."""
     result: list[int] = []
     for position in reversed(range(len(statements))):
         gemm = statements[position]
         if not is_asynchronous(gemm):
             continue
         assert isinstance(gemm, Gemm)
-        names = {operand.storage.name for operand in _operands(gemm)} - rings
+        names = {operand.storage.name for operand in operands_of(gemm)} - rings
         after = [s for k, s in enumerate(statements[position + 1 :], position + 1) if k not in result]
         loaded = any(
             buffer.storage.name in names
-            for s in statements for node in walk(s) if isinstance(node, MbarrierWait) for buffer in node.retires
+            for s in statements for node in walk(s, MbarrierWait) for buffer in node.retires
         )  # fmt: skip
         if loaded or any(touches(s, names | {gemm.accumulator.buffer.storage.name}) for s in after):
+            break
+        later = [p for group in groups(statements, (position, *result))[1:] for p in group]
+        if _input_registers(gemms_at(statements, later)):
+            break
+        if not all(are_independent(gemm, other, threads) for other in gemms_at(statements, result)):
             break
         result.insert(0, position)
     return result
 
 
-def _gemms_at(statements: tuple[Statement, ...], positions: list[int]) -> list[Gemm]:
-    return [s for s in (statements[position] for position in positions) if isinstance(s, Gemm)]
-
-
-def _operands(gemm: Gemm) -> tuple[Buffer, Buffer]:
-    return gemm.a.buffer, gemm.b.buffer
+def _input_registers(gemms: list[Gemm]) -> set[str]:
+    """Operands in registers: were they written, or moved, while other gemms are under way, ptxas would let each wgmma
+    wait for itself (C7513)."""
+    return {o.storage.name for gemm in gemms for o in operands_of(gemm) if o.scope is not Scope.SHARED}
 
 
 def _is_made(operand: Buffer, statements: tuple[Statement, ...], rings: set[str]) -> bool:
@@ -278,16 +294,11 @@ def _reads(statement: Statement, name: str) -> bool:
             if reduces or any(region.buffer.storage.name == name for region in regions):
                 return True
         elif isinstance(node, Gemm):
-            if any(operand.storage.name == name for operand in _operands(node)):
+            if any(operand.storage.name == name for operand in operands_of(node)):
                 return True
         elif isinstance(node, Load) and node.buffer.storage.name == name:
             return True
     return False
-
-
-def _is_scalar(statement: Statement) -> bool:
-    """Whether a statement sets a scalar: the state of a ring, a variable of the user's."""
-    return isinstance(statement, Store) and statement.buffer.scope is Scope.LOCAL
 
 
 def _place(statement: Statement) -> str:
@@ -301,10 +312,10 @@ def _overlapped(loop: For, plan: _Plan, free: Buffer) -> Statement:
     """``loop`` with its wait moved, and what is left to wait for and to release behind it."""
     assert isinstance(loop.body, Seq)
     statements, wait = loop.body.statements, plan.wait
-    without_wait = {*plan.gemms, *([wait.position] if wait.behind else [])}
-    gemms = _gemms_at(statements, sorted(without_wait))
+    changed = issued(statements, [*groups(statements, wait.others), *groups(statements, plan.gemms)])
+    gemms = gemms_at(statements, sorted(changed))
     where = gemms[-1].location
-    operands = distinct(plan.copies.get(o.name, o) for gemm in gemms for o in _operands(gemm))
+    operands = distinct(plan.copies.get(o.name, o) for gemm in gemms for o in operands_of(gemm))
     done = WgmmaWaitGroup(
         0,
         distinct(gemm.accumulator.buffer for gemm in gemms),
@@ -319,8 +330,7 @@ def _overlapped(loop: For, plan: _Plan, free: Buffer) -> Statement:
     body: list[Statement] = []
     for position, statement in enumerate(statements):
         here = waiting if position == wait.position else []
-        if position in without_wait:
-            statement = copy_with(statement, {"pending": None})
+        statement = changed.get(position, statement)
         if position in plan.gemms:
             statement = _Multiplied(plan.copies).visit(statement)
         copies = _copies(gemms, plan.copies) if position == plan.gemms[0] else []
@@ -339,7 +349,7 @@ def _copies(gemms: list[Gemm], copies: dict[str, Buffer]) -> list[Statement]:
     def whole(buffer: Buffer) -> Region:
         return Region(buffer, (constant(0),) * buffer.rank, buffer.static_shape)
 
-    made = distinct(operand for gemm in gemms for operand in _operands(gemm) if operand.name in copies)
+    made = distinct(operand for gemm in gemms for operand in operands_of(gemm) if operand.name in copies)
     where = gemms[-1].location
     return [Copy(whole(o), whole(copies[o.name]), path=CopyPath.VECTOR, location=where) for o in made]
 

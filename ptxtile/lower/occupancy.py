@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ptxtile.ir.buffers import Scope
 from ptxtile.ir.program import Kernel
-from ptxtile.ir.rewrite import statements_in
+from ptxtile.ir.rewrite import walk
 from ptxtile.ir.statements import Allocate, Role
 from ptxtile.lower.plan_registers import BESIDE_FRAGMENTS, fragment_registers, plan_registers
 from ptxtile.target import Target
@@ -19,7 +19,7 @@ def resident_blocks(kernel: Kernel, shared_bytes: int, target: Target) -> int:
 
 
 def _blocks_for_registers(kernel: Kernel, target: Target) -> int:
-    roles = [node for node in statements_in(kernel.body) if isinstance(node, Role) and node.registers is not None]
+    roles = [node for node in walk(kernel.body, Role) if node.registers is not None]
     consumers = max((role.threads for role in roles), default=kernel.user_threads or kernel.threads)
     need = _fragment_registers(kernel, consumers) + BESIDE_FRAGMENTS
     if len(roles) != 2:
@@ -32,12 +32,8 @@ def _blocks_for_registers(kernel: Kernel, target: Target) -> int:
 
 def _fragment_registers(kernel: Kernel, threads: int) -> int:
     """32-bit registers that the fragments of a thread take, all of them at once where they are tiles still."""
-    fragments = [
-        node.buffer
-        for node in statements_in(kernel.body)
-        if isinstance(node, Allocate) and node.buffer.scope is Scope.FRAGMENT
-    ]
+    fragments = [node.buffer for node in walk(kernel.body, Allocate) if node.buffer.scope is Scope.FRAGMENT]
     if not fragments:
-        roles = [node.body for node in statements_in(kernel.body) if isinstance(node, Role)]
+        roles = [node.body for node in walk(kernel.body, Role)]
         return max(map(fragment_registers, roles or [kernel.body]))
     return sum(-(-(buffer.storage.size or 0) // (4 * threads)) for buffer in fragments)

@@ -30,7 +30,7 @@ def run(program: Program, target: Target, options: Options) -> Program:
 
 
 def _ordered(kernel: Kernel) -> Kernel:
-    kinds = {type(node) for node in walk(kernel.body) if isinstance(node, (TmaLoad, TmaStore))}
+    kinds = {type(node) for node in walk(kernel.body, TmaLoad, TmaStore)}
     if not kinds:
         return kernel
     body = _Ordering(TmaStore in kinds).visit(kernel.body)

@@ -3,31 +3,41 @@
 Gemms that are the last users of their stage need not be finished when the iteration ends: the next ones start behind
 them, and the *previous* stage is released instead, whose gemms the wait for all but this iteration's groups has
 completed. What is left is waited for after the loop. The tensor cores then never drain between two iterations. It costs
-a stage: measured on an H200 (bf16, 4096³), tile 128×128 with one consumer warpgroup gains 2 % with 4 stages and loses
-9 % with 3, so shorter rings are left alone.
+a stage, so that shorter rings are left alone (:mod:`ptxtile.lower.spare_stages`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from ptxtile.ir.buffers import Buffer, Scope
 from ptxtile.ir.expressions import Expr, Load
-from ptxtile.ir.gpu_ops import MbarrierWait
-from ptxtile.ir.rewrite import buffers_of, copy_with, map_children, walk
-from ptxtile.ir.statements import Allocate, For, Seq, Statement, View, seq
-from ptxtile.ir.tensor_core_ops import WgmmaWaitGroup
-from ptxtile.ir.tile_ops import Gemm, GemmPath
+from ptxtile.ir.program import Why
+from ptxtile.ir.rewrite import copy_with, map_children
+from ptxtile.ir.statements import For, Seq, Statement, seq
+from ptxtile.ir.tile_ops import Gemm
 from ptxtile.ir.types import int32
+from ptxtile.lower.gemm_runs import (
+    MOST_PENDING,
+    are_independent,
+    gemms_at,
+    groups,
+    is_asynchronous,
+    issued,
+    operands_of,
+    touches,
+    wait_for,
+    why,
+)
 from ptxtile.lower.ring_releases import Release
 from ptxtile.lower.rings import Ring
+from ptxtile.lower.spare_stages import NEXT_PRODUCT_BEHIND
 from ptxtile.lower.tma_groups import LoadGroup
 from ptxtile.records import record
 
-FEWEST_STAGES = 4
-MOST_PENDING = 7
-"""The largest count of wgmma.wait_group (PTX ISA 9.0, 9.7.15.7.3)."""
+PASS_NAME = "specialize_warps"
 
 
 @record
@@ -44,51 +54,72 @@ class RingUse:
         return {buffer.storage.name for buffer in self.group.buffers}
 
 
+@dataclass
+class OverlappedGemms:
+    """What :func:`overlap_gemms` found. ``released``: numbers of the groups whose stages the loops release
+    themselves."""
+
+    body: Statement
+    released: set[int] = field(default_factory=set)
+    why: list[Why] = field(default_factory=list)
+
+
 @record
 class _Plan:
-    """Of one loop: which uses are overlapped, each with its gemms as positions in the body."""
+    """Of one loop: which uses are overlapped, each with its gemms as positions in the body. ``groups``: all of these,
+    by the groups of wgmma that they make up."""
 
     gemms: dict[int, list[int]]
     uses: dict[int, RingUse]
+    groups: list[tuple[int, ...]]
 
     @property
     def positions(self) -> list[int]:
-        return sorted({position for positions in self.gemms.values() for position in positions})
+        return [position for group in self.groups for position in group]
 
 
-def overlap_gemms(body: Statement, uses: Sequence[RingUse], free: Buffer) -> tuple[Statement, set[int]]:
-    """``body`` with overlapped loops, and the numbers of the groups whose stages are released there; the others are the
-    caller's to release after their last use."""
-    candidates = [use for use in uses if use.ring.stages >= FEWEST_STAGES]
-    done: set[int] = set()
+def overlap_gemms(body: Statement, uses: Sequence[RingUse], free: Buffer, threads: int) -> OverlappedGemms:
+    """``body`` of ``threads`` consumers with overlapped loops. ``uses``: the rings whose stages nobody releases yet, on
+    the mbarriers ``free``; those that are not released then are the caller's to release after their last use."""
+    result = OverlappedGemms(body)
 
     def visit(node: Any) -> Any:
         if isinstance(node, Expr):
             return node
         if isinstance(node, For) and isinstance(node.body, Seq) and node.step > 0:
-            inside = [use for use in candidates if any(s is use.waiting for s in node.body.statements)]
-            plan = _plan(node.body.statements, inside)
+            statements = node.body.statements
+            inside = [use for use in uses if any(s is use.waiting for s in statements)]
+            plan = _plan(statements, inside, threads)
             if plan.gemms:
-                done.update(plan.gemms)
-                return _overlapped(node, plan, free)
+                short = min(plan.uses[number].ring.stages for number in plan.gemms)
+                lack = NEXT_PRODUCT_BEHIND.lack_of_stages(short)
+                decision = "waited for at once" if lack else "waited for in the next iteration"
+                reason = lack or f"behind the next ones; a ring of {short} stages has those that it takes"
+                result.why.append(why(PASS_NAME, gemms_at(statements, plan.positions), decision, reason))
+                if not lack:
+                    result.released.update(plan.gemms)
+                    return _overlapped(node, plan, free)
         return map_children(node, visit)
 
-    return visit(body), done
+    result.body = visit(body)
+    return result
 
 
-def _plan(statements: tuple[Statement, ...], inside: list[RingUse]) -> _Plan:
+def _plan(statements: tuple[Statement, ...], inside: list[RingUse], threads: int) -> _Plan:
     """The uses that end with gemms which may run on: all that those read in the loop is released behind them, and their
     accumulators are not touched otherwise."""
     uses = {use.group.number: use for use in inside}
     gemms = {number: _last_gemms(statements, use.names) for number, use in uses.items()}
     while True:
-        plan = _Plan({n: found for n, found in gemms.items() if found}, uses)
-        wrong = {p for p in plan.positions if not _may_run_on(statements, p, plan)}
-        if len(plan.positions) > MOST_PENDING:
-            wrong = set(plan.positions)
+        gemms = {number: found for number, found in gemms.items() if found}
+        positions = sorted({position for found in gemms.values() for position in found})
+        plan = _Plan(gemms, uses, groups(statements, positions))
+        wrong = {p for p in positions if not _may_run_on(statements, p, plan, threads)}
+        if len(plan.groups) > MOST_PENDING:
+            wrong = set(positions)
         if not wrong:
             return plan
-        gemms = {number: [] if wrong & set(found) else found for number, found in plan.gemms.items()}
+        gemms = {number: [] if wrong & set(found) else found for number, found in gemms.items()}
 
 
 def _last_gemms(statements: tuple[Statement, ...], names: set[str]) -> list[int]:
@@ -100,59 +131,42 @@ def _last_gemms(statements: tuple[Statement, ...], names: set[str]) -> list[int]
     return result
 
 
-def is_asynchronous(statement: Statement) -> bool:
-    """Whether a statement is a gemm that tensor cores do by themselves, and that is waited for at once so far."""
-    return isinstance(statement, Gemm) and statement.path is GemmPath.WGMMA and statement.pending == 0
-
-
-def _may_run_on(statements: tuple[Statement, ...], position: int, plan: _Plan) -> bool:
+def _may_run_on(statements: tuple[Statement, ...], position: int, plan: _Plan, threads: int) -> bool:
     gemm = statements[position]
     assert isinstance(gemm, Gemm)
+    if any(buffer.scope is not Scope.SHARED for buffer in operands_of(gemm)):
+        return False  # registers that the next iteration may write
+    if not all(are_independent(gemm, other, threads) for other in gemms_at(statements, plan.positions)):
+        return False
     released = set().union(*(plan.uses[n].names for n, found in plan.gemms.items() if position in found))
     others = [s for k, s in enumerate(statements) if k not in plan.positions]
-    operands = {buffer.storage.name for buffer in (gemm.a.buffer, gemm.b.buffer)}
-    if any(buffer.scope is not Scope.SHARED for buffer in (gemm.a.buffer, gemm.b.buffer)):
-        return False  # registers that the next iteration may write
+    operands = {buffer.storage.name for buffer in operands_of(gemm)}
     accumulator = {gemm.accumulator.buffer.storage.name}
     return not any(touches(s, accumulator | (operands - released)) for s in others)
 
 
-def touches(statement: Statement, names: set[str]) -> bool:
-    """Whether a statement accesses one of the storages ``names``, other than by waiting for it."""
-    return any(
-        buffer.storage.name in names
-        for node in walk(statement)
-        if not isinstance(node, (MbarrierWait, Allocate, View))
-        for buffer in buffers_of(node)
-    )
-
-
 def _overlapped(loop: For, plan: _Plan, free: Buffer) -> Statement:
+    """``loop`` with waits for the iteration before in front of the releases, and what is left to wait for and to
+    release behind it."""
     assert isinstance(loop.body, Seq)
-    body: list[Statement] = []
-    gemms: list[Gemm] = []
-    for position, statement in enumerate(loop.body.statements):
-        if position not in plan.positions:
-            body.append(statement)
-            continue
-        assert isinstance(statement, Gemm)
-        gemms.append(statement)
-        body.append(copy_with(statement, {"pending": len(plan.positions)}))
-        for number in sorted(n for n, found in plan.gemms.items() if found[-1] == position):
-            use, where = plan.uses[number], statement.location
-            previous = use.ring.before(use.ring.here)
-            body += use.release.statements(free, previous, where, loop.var.ne(loop.start))
-            body += use.ring.advance()
+    statements = loop.body.statements
+    gemms, changed = gemms_at(statements, plan.positions), issued(statements, plan.groups)
     where = gemms[-1].location
-    operands = distinct(buffer for gemm in gemms for buffer in (gemm.a.buffer, gemm.b.buffer))
-    drain = WgmmaWaitGroup(0, distinct(gemm.accumulator.buffer for gemm in gemms), operands, location=where)
+    behind: dict[int, list[Statement]] = {}
     last: list[Statement] = []
+    for group in plan.groups:
+        ended = sorted(number for number, found in plan.gemms.items() if found[-1] in group)
+        if ended or 2 * len(plan.groups) > MOST_PENDING:  # up to twice as many would be under way
+            behind[group[-1]] = [wait_for(gemms, pending=len(plan.groups))]
+        for use in (plan.uses[number] for number in ended):
+            previous = use.ring.before(use.ring.here)
+            behind[group[-1]] += use.release.statements(free, previous, where, loop.var.ne(loop.start))
+            behind[group[-1]] += use.ring.advance()
     for number in sorted(plan.gemms):
         use = plan.uses[number]
         stage = use.ring.before(Load(use.ring.stage, (), int32))
         last += use.release.statements(free, stage, where, loop.start.lt(loop.stop))
-    return seq(copy_with(loop, {"body": Seq(tuple(body), location=loop.body.location)}), drain, *last)
-
-
-def distinct(buffers: Iterable[Buffer]) -> tuple[Buffer, ...]:
-    return tuple({buffer.name: buffer for buffer in buffers}.values())
+    body: list[Statement] = []
+    for position, statement in enumerate(statements):
+        body += [changed.get(position, statement), *behind.get(position, ())]
+    return seq(copy_with(loop, {"body": Seq(tuple(body), location=loop.body.location)}), wait_for(gemms), *last)

@@ -7,12 +7,13 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
+from ptxtile.errors import Location
 from ptxtile.ir.buffers import Buffer, Scope
 from ptxtile.ir.expressions import Expr, Load, constant_value
 from ptxtile.ir.program import Kernel, Program, TensorParameter
-from ptxtile.ir.rewrite import children, free_variables
-from ptxtile.ir.statements import Break, Continue, For, ParallelFor, Role, Store, While
-from ptxtile.lower.fragment_maps import Axis, FragmentAccess
+from ptxtile.ir.rewrite import children, free_variables, walk
+from ptxtile.ir.statements import Break, Continue, For, ParallelFor, Role, Statement, Store, While
+from ptxtile.lower.fragment_maps import Axis, FragmentAccess, is_same_in_all_iterations
 from ptxtile.lower.scopes import ScopedRewriter, analyzer_for
 from ptxtile.lower.vector_access import VectorWidths, memory_accesses
 
@@ -34,11 +35,27 @@ class ParallelLoop:
 
 
 @dataclass(slots=True)
+class ElementUse:
+    """A fragment of which single elements are used, by ``threads`` threads. ``outside``: outside of parallel loops, so
+    that every thread needs them; else a loop reads elements that only the run chooses, the same in all iterations."""
+
+    buffer: Buffer
+    threads: int
+    outside: bool
+    location: Location | None
+
+
+@dataclass(slots=True)
 class LoopCollection:
-    """``scalars``: fragments that are read or written outside of parallel loops, by name."""
+    """``elements``: fragments of which single elements are used, by name."""
 
     loops: list[ParallelLoop] = field(default_factory=list)
-    scalars: dict[str, Buffer] = field(default_factory=dict)
+    elements: dict[str, ElementUse] = field(default_factory=dict)
+
+    @property
+    def scalars(self) -> set[str]:
+        """Names of the fragments that are read or written outside of parallel loops."""
+        return {name for name, use in self.elements.items() if use.outside}
 
 
 def base_alignments(program: Program) -> Mapping[str, int]:
@@ -52,15 +69,18 @@ def collect_loops(program: Program, kernel: Kernel) -> LoopCollection:
     return collector.found
 
 
-class _Collector(ScopedRewriter):
+class _Collector(ScopedRewriter, kinds=(ParallelFor, Load, Store)):
     def __init__(self, program: Program, kernel: Kernel) -> None:
         super().__init__(analyzer_for(program, kernel), kernel.thread)
         self.widths = VectorWidths(self.analyzer, base_alignments(program))
         self.found = LoopCollection()
         self.group = (0, kernel.threads)
         self.enclosing: list[For] = []
+        self.location: Location | None = None
 
     def visit(self, node: Any) -> Any:
+        if isinstance(node, Statement) and node.location is not None:
+            self.location = node.location
         if isinstance(node, Role):
             outer, self.group = self.group, (node.first_thread, node.threads)
             super().visit(node)
@@ -73,15 +93,19 @@ class _Collector(ScopedRewriter):
             self._collect(node)
         else:
             if isinstance(node, Store) and node.buffer.scope is Scope.FRAGMENT:
-                self.found.scalars[node.buffer.name] = node.buffer
+                self._used(node.buffer, outside=True)
             super().visit(node)
         return node
 
+    def _used(self, buffer: Buffer, outside: bool) -> None:
+        known = self.found.elements.get(buffer.name)
+        if known is None or (outside and not known.outside):
+            self.found.elements[buffer.name] = ElementUse(buffer, self.group[1], outside, self.location)
+
     def expression(self, node: Expr) -> Expr:
-        if isinstance(node, Load) and node.buffer.scope is Scope.FRAGMENT:
-            self.found.scalars[node.buffer.name] = node.buffer
-        for child in children(node):
-            self.expression(child)
+        for load in walk(node, Load):
+            if load.buffer.scope is Scope.FRAGMENT:
+                self._used(load.buffer, outside=True)
         return node
 
     def _collect(self, loop: ParallelFor) -> None:
@@ -90,6 +114,9 @@ class _Collector(ScopedRewriter):
                 self.analyzer.bind(var, 0, extent - 1)
             width = self._width(loop)
         accesses = tuple(fragment_accesses(loop, tuple(self.enclosing)))
+        for access in accesses:
+            if not access.is_write and not access.is_enumerable(loop) and is_same_in_all_iterations(access, loop):
+                self._used(access.buffer, outside=False)
         first, threads = self.group
         self.found.loops.append(ParallelLoop(loop, threads, first, width, accesses))
 

@@ -24,9 +24,11 @@ from ptxtile.lower import (
     flatten_buffers,
     guard_bounds,
     hand_over_buffers,
+    hoist_dependency_waits,
     infer_layouts,
     inline_indices,
     insert_synchronization,
+    join_gemms,
     legalize,
     lower_async_copies,
     lower_loops,
@@ -34,6 +36,8 @@ from ptxtile.lower import (
     lower_tma,
     lower_wgmma,
     order_grid_barriers,
+    overlap_launches,
+    pace_stores,
     place_shared_memory,
     plan_async_copies,
     plan_loads,
@@ -64,6 +68,7 @@ class Pass:
 
 PASSES: tuple[Pass, ...] = (
     Pass("check_control_flow", "legalize", check_control_flow.run),
+    Pass("hoist_dependency_waits", "legalize", hoist_dependency_waits.run),
     Pass("check_registers", "legalize", check_registers.run),
     Pass("count_loops", "legalize", count_loops.run),
     Pass("simplify_tiles", "legalize", simplify.run),
@@ -73,6 +78,7 @@ PASSES: tuple[Pass, ...] = (
     Pass("specialize_warps", "plan pipelines, specialize warps", specialize_warps.run),
     Pass("plan_async_copies", "plan pipelines, specialize warps", plan_async_copies.run),
     Pass("plan_loads", "plan pipelines, specialize warps", plan_loads.run),
+    Pass("join_gemms", "plan pipelines, specialize warps", join_gemms.run),
     Pass("stage_epilogues", "plan pipelines, specialize warps", stage_epilogues.run),
     Pass("expand_copies", "infer layouts", expand_copies.run),
     Pass("inline_indices", "infer layouts", inline_indices.run),
@@ -99,11 +105,15 @@ PASSES: tuple[Pass, ...] = (
     Pass("hand_over_buffers", "place memory and synchronization", hand_over_buffers.run),
     Pass("place_shared_memory", "place memory and synchronization", place_shared_memory.run),
     Pass("insert_synchronization", "place memory and synchronization", insert_synchronization.run),
+    Pass("pace_stores", "finish", pace_stores.run),
     Pass("plan_registers", "finish", plan_registers.run),
+    Pass("overlap_launches", "finish", overlap_launches.run),
     Pass("complete_launch", "finish", complete_launch.run),
 )
 
 ORDER: tuple[tuple[str, str, str], ...] = (
+    ("check_control_flow", "hoist_dependency_waits", "a wait that only some threads reach is the user's error"),
+    ("hoist_dependency_waits", "specialize_warps", "the wait comes in front of the roles"),
     ("count_loops", "select_paths", "TMA stores to positions that are known not to be negative"),
     ("select_paths", "schedule_pipelines", "which copies run ahead depends on how they are carried out"),
     ("schedule_pipelines", "specialize_warps", "loops whose order is given need no plan"),
@@ -113,6 +123,8 @@ ORDER: tuple[tuple[str, str, str], ...] = (
     ("choose_shared_layouts", "lower_async_copies", "the copies write where the tile's arrangement puts them"),
     ("lower_async_copies", "lower_tma", "what is left of copies are the stores of TMA"),
     ("specialize_warps", "plan_loads", "loads without a role are issued by the threads that wait for them"),
+    ("plan_loads", "join_gemms", "what loads need stands between the gemms by then"),
+    ("join_gemms", "lower_wgmma", "which gemms are a group of wgmma, and wait for themselves, is decided there"),
     ("select_gemm_paths", "stage_epilogues", "what a tensor core leaves in the registers is worth staging"),
     ("plan_loads", "stage_epilogues", "staging tiles take what the versions of the loaded tiles leave"),
     ("stage_epilogues", "expand_copies", "the parts of a staged copy are copies themselves"),
@@ -142,6 +154,9 @@ ORDER: tuple[tuple[str, str, str], ...] = (
     ("flatten_buffers", "place_shared_memory", "lifetimes and hazards are about bytes"),
     ("place_shared_memory", "insert_synchronization", "merged buffers create hazards of their own"),
     ("place_shared_memory", "plan_registers", "shared memory decides how many CTAs a multiprocessor holds"),
+    ("insert_synchronization", "pace_stores", "which waits are needed is decided without those that only pace"),
+    ("insert_synchronization", "overlap_launches", "the wait comes behind the barriers of the prologue"),
+    ("overlap_launches", "complete_launch", "a kernel that waits is launched early"),
     ("insert_synchronization", "complete_launch", "the launch record comes last"),
 )
 """(earlier, later, reason)."""

@@ -290,4 +290,4 @@ def _version(number: Expr, versions: int) -> Expr:
 
 
 def _variables(node: Statement) -> set[str]:
-    return {inner.name for inner in walk(node) if isinstance(inner, Var)}
+    return {inner.name for inner in walk(node, Var)}

@@ -16,7 +16,7 @@ from ptxtile.ir.buffers import Buffer, Scope, Storage
 from ptxtile.ir.gpu_ops import TmaLoad, TmaStore
 from ptxtile.ir.layouts import SharedLayout
 from ptxtile.ir.program import Kernel, Program, Why
-from ptxtile.ir.rewrite import Rewriter, buffers_of, statements_in, walk
+from ptxtile.ir.rewrite import Rewriter, buffers_of, contains, walk
 from ptxtile.ir.statements import Allocate, Specialized
 from ptxtile.lower.lifetimes import Lifetime, Lifetimes
 from ptxtile.lower.occupancy import resident_blocks
@@ -72,7 +72,7 @@ def _place_with_stores(
 ) -> tuple[list[Why], int]:
     """Leaves memory to TMA stores: best all of it from the start (of roles, which are known to fill a multiprocessor),
     else until they are done, else none. ``least``: the bytes in the last case."""
-    has_roles = any(isinstance(node, Specialized) for node in statements_in(kernel.body))
+    has_roles = contains(kernel.body, Specialized)
     for apart in (True, False) if has_roles else (False,):
         notes, total = _place_all(kernel, items, barriers, lifetimes.of(stores_linger=True, apart=apart))
         if total <= least or _costs_nothing(kernel, least, total, target):

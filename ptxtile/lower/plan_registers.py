@@ -13,7 +13,7 @@ from typing import Any
 from ptxtile.ir.buffers import Buffer, Scope
 from ptxtile.ir.gpu_ops import SetMaxRegisters
 from ptxtile.ir.program import Kernel, Program, Why
-from ptxtile.ir.rewrite import Rewriter, buffers_of, copy_with, walk
+from ptxtile.ir.rewrite import Rewriter, buffers_of, contains, copy_with, walk
 from ptxtile.ir.statements import Allocate, For, If, LoopKind, Role, Seq, Specialized, Statement, While
 from ptxtile.ir.tensor_core_ops import Wgmma
 from ptxtile.lower.gemm_geometry import BESIDE_ACCUMULATOR, accumulator_registers
@@ -73,7 +73,7 @@ def _planned(kernel: Kernel, target: Target) -> tuple[Kernel, list[Why]]:
     consumer, producer = roles
     fitting = _fitting(kernel, target)
     need = fragment_registers(consumer.body) + BESIDE_FRAGMENTS
-    least = max((_instruction_registers(node) for node in walk(consumer.body) if isinstance(node, Wgmma)), default=0)
+    least = max((_instruction_registers(node) for node in walk(consumer.body, Wgmma)), default=0)
     asked = kernel.min_blocks > 1
     blocks = kernel.min_blocks if asked else fitting
     plan = plan_registers(consumer.threads, producer.threads, blocks)
@@ -98,7 +98,7 @@ def _roles(kernel: Kernel) -> tuple[Role, Role] | None:
     for node in walk(kernel.body):
         if isinstance(node, Specialized):
             by_name = {role.name: role for role in node.roles if role.registers is not None}
-            counted = all(any(isinstance(n, SetMaxRegisters) for n in walk(role.body)) for role in node.roles)
+            counted = all(contains(role.body, SetMaxRegisters) for role in node.roles)
             if set(by_name) == {"consumer", "producer"} and counted:
                 return by_name["consumer"], by_name["producer"]
     return None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ptxtile.ir.buffers import Scope
+from ptxtile.ir.buffers import Buffer, Scope
 from ptxtile.ir.effects import private_results
 from ptxtile.ir.expressions import Compare, Expr, Load, LogicalAnd, LogicalOr, Unary, Var
 from ptxtile.ir.gpu_ops import GpuOp
@@ -17,7 +17,7 @@ from ptxtile.ir.program import Kernel, Program
 from ptxtile.ir.rewrite import has_load, substitute, walk
 from ptxtile.ir.simplify_expression import simplify_expression
 from ptxtile.ir.statements import Break, Continue, For, If, Let, Statement, Store, While
-from ptxtile.ir.tile_ops import Copy
+from ptxtile.ir.tile_ops import Copy, Fill, Gemm
 from ptxtile.ir.types import int32
 from ptxtile.lower.scopes import ScopedRewriter, analyzer_for
 
@@ -116,12 +116,23 @@ class _Walk(ScopedRewriter):
         elif isinstance(node, Copy):
             starts = (*node.source.starts, *node.destination.starts)
             self.same[id(node)] = not any(self.depends(start) for start in starts)
+            source = node.source.buffer
+            known = source.scope is not Scope.SHARED and source.storage.name not in self.dependent
+            self._filled(node.destination.buffer, same=known and self.same[id(node)])
+        elif isinstance(node, Fill):
+            self._filled(node.destination.buffer, same=not self.depends(node.value))
+        elif isinstance(node, Gemm):
+            self._filled(node.accumulator.buffer, same=False)
         elif isinstance(node, (Break, Continue)):
             if self.divergent_in and self.divergent_in[-1] >= len(self.loops):
                 self.left_early.add(self.loops[-1])
         elif isinstance(node, (For, While, If)):
             return self._controlled(node)
         return super().visit(node)
+
+    def _filled(self, buffer: Buffer, same: bool) -> None:
+        if buffer.scope in _PRIVATE and (self.divergent_in or not same):
+            self.dependent.add(buffer.storage.name)
 
     def _let(self, node: Let) -> None:
         value = self._simplified(node.value)

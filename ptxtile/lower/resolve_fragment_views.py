@@ -26,10 +26,10 @@ def run(program: Program, target: Target, options: Options) -> Program:
     for kernel in program.kernels:
         bases = {
             node.buffer.storage.name: node.buffer
-            for node in walk(kernel.body)
-            if isinstance(node, Allocate) and node.buffer.scope is Scope.FRAGMENT
+            for node in walk(kernel.body, Allocate)
+            if node.buffer.scope is Scope.FRAGMENT
         }
-        has_views = any(isinstance(n, View) and n.buffer.scope is Scope.FRAGMENT for n in walk(kernel.body))
+        has_views = any(n.buffer.scope is Scope.FRAGMENT for n in walk(kernel.body, View))
         if has_views:
             kernel = replace(kernel, body=_Resolver(analyzer_for(program, kernel), bases).visit(kernel.body))
         kernels.append(kernel)

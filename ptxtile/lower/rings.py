@@ -82,7 +82,7 @@ def versioned(buffer: Buffer, stages: int) -> Buffer:
     return with_stages(buffer, stages)
 
 
-class InStage(Rewriter):
+class InStage(Rewriter, kinds=()):
     """Turns accesses of tiles into accesses of their version: ``tiles`` gives by name the versioned buffer and the
     stage."""
 

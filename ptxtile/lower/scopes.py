@@ -7,7 +7,7 @@ from typing import Any
 from ptxtile.ir.analysis import Analyzer
 from ptxtile.ir.expressions import Expr, Var, logical_not
 from ptxtile.ir.program import Kernel, Program
-from ptxtile.ir.rewrite import METHOD_NAMES, copy_with, map_children
+from ptxtile.ir.rewrite import METHOD_NAMES, Rewriter, copy_with, kinds_in, map_children
 from ptxtile.ir.statements import For, If, Let, ParallelFor, Role, Seq, Statement, While, seq
 from ptxtile.ir.tile_ops import Assume
 
@@ -29,7 +29,7 @@ def analyzer_for(program: Program, kernel: Kernel) -> Analyzer:
     return analyzer
 
 
-class ScopedRewriter:
+class ScopedRewriter(Rewriter, kinds=()):
     """Rewrites statements top-down with ``self.analyzer`` in step; ``rewrite_<ClassName>`` runs after the children.
 
     Subclasses override :meth:`expression` to rewrite expressions where they stand. ``thread``: the kernel's thread
@@ -44,8 +44,8 @@ class ScopedRewriter:
         return node
 
     def visit(self, node: Any) -> Any:
-        if node is None:
-            return None
+        if node is None or not kinds_in(node) & self.wanted:
+            return node
         if isinstance(node, Seq):
             return self._seq(node)  # of one statement, which has been rewritten, only that is left
         node = self._children(node)

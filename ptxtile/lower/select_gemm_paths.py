@@ -41,15 +41,13 @@ def run(program: Program, target: Target, options: Options) -> Program:
     return replace(program, kernels=tuple(kernels)).with_why(*why) if why else program
 
 
-class _Chooser(ScopedRewriter):
+class _Chooser(ScopedRewriter, kinds=()):
     def __init__(self, program: Program, kernel: Kernel, target: Target, options: Options) -> None:
         super().__init__(analyzer_for(program, kernel), kernel.thread)
         self.threads = kernel.threads
         self.target, self.options = target, options
         self.viewed = {
-            node.buffer.storage.name
-            for node in walk(kernel.body)
-            if isinstance(node, View) and node.buffer.scope is Scope.SHARED
+            node.buffer.storage.name for node in walk(kernel.body, View) if node.buffer.scope is Scope.SHARED
         }
         self.why: list[Why] = []
 

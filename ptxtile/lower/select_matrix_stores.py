@@ -47,7 +47,7 @@ def run(program: Program, target: Target, options: Options) -> Program:
     return program if unchanged and not why else replace(program, kernels=tuple(kernels)).with_why(*why)
 
 
-class _Chooser(ScopedRewriter):
+class _Chooser(ScopedRewriter, kinds=(ParallelFor,)):
     def __init__(self, program: Program, kernel: Kernel) -> None:
         super().__init__(analyzer_for(program, kernel), kernel.thread)
         self.kernel = kernel
@@ -91,7 +91,7 @@ class _Chooser(ScopedRewriter):
     def _arrangement(self, loop: ParallelFor, store: Store, form: MatrixForm) -> tuple[str, str]:
         """``rows`` or ``columns``; or empty, and the reason."""
         name = store.buffer.name
-        if any(isinstance(n, Load) and n.buffer.storage == store.buffer.storage for n in walk(store.value)):
+        if any(n.buffer.storage == store.buffer.storage for n in walk(store.value, Load)):
             return "", f"the loop reads {name}, and an stmatrix writes other threads' elements"
         if any(has_load(index) for index in store.indices):
             return "", "its position is read from memory"

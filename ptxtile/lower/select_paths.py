@@ -36,7 +36,7 @@ def run(program: Program, target: Target, options: Options) -> Program:
     return replace(program, kernels=tuple(kernels)).with_why(*why)
 
 
-class _PathChooser(ScopedRewriter):
+class _PathChooser(ScopedRewriter, kinds=()):
     def __init__(self, program: Program, kernel: Kernel, target: Target, options: Options) -> None:
         super().__init__(analyzer_for(program, kernel), kernel.thread)
         self.options = options
@@ -44,7 +44,7 @@ class _PathChooser(ScopedRewriter):
         self.kernel = kernel
         self.why: list[Why] = []
         self.staged = 0
-        self.accumulators = {n.accumulator.buffer.name for n in walk(kernel.body) if isinstance(n, Gemm)}
+        self.accumulators = {n.accumulator.buffer.name for n in walk(kernel.body, Gemm)}
         self.in_role = False
 
     def visit(self, node: Any) -> Any:

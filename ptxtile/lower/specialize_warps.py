@@ -22,7 +22,7 @@ from ptxtile.ir.gpu_ops import MbarrierWait, SetMaxRegisters
 from ptxtile.ir.manual_ops import GridSync
 from ptxtile.ir.names import NameSupply
 from ptxtile.ir.program import Kernel, Program, Why
-from ptxtile.ir.rewrite import buffers_of, map_children, replace_buffers, walk
+from ptxtile.ir.rewrite import buffers_of, contains, map_children, replace_buffers, walk
 from ptxtile.ir.statements import (
     Allocate,
     For,
@@ -38,6 +38,8 @@ from ptxtile.lower.async_copy_candidates import loads_by_hand
 from ptxtile.lower.cluster_multicast import needs_cluster, plan_multicast
 from ptxtile.lower.cluster_place import Multicast
 from ptxtile.lower.handshakes import Handshake, find_handshakes, stages_of
+from ptxtile.lower.hoist_dependency_waits import take_wait
+from ptxtile.lower.join_gemms import join_gemms, with_fewest_waits
 from ptxtile.lower.made_operands import overlap_made_operands
 from ptxtile.lower.options import Options
 from ptxtile.lower.overlap_gemms import RingUse, overlap_gemms
@@ -66,7 +68,7 @@ def run(program: Program, target: Target, options: Options) -> Program:
     why: list[Why] = []
     stage = program.stage
     for kernel in program.kernels:
-        keep_registers = any(isinstance(node, KeepRegisters) for node in walk(kernel.body))
+        keep_registers = contains(kernel.body, KeepRegisters)
         kernel = replace(kernel, body=_without(kernel.body, KeepRegisters)) if keep_registers else kernel
         if kernel.cluster != (1, 1, 1) and not target.has(Feature.CLUSTER) and not needs_cluster(kernel):
             kernel = replace(kernel, cluster=(1, 1, 1))
@@ -105,11 +107,11 @@ def _without(node: Any, kind: type) -> Any:
 
 def _refusal(kernel: Kernel, target: Target, options: Options) -> str:
     """Why ``kernel`` gets no roles; empty if it may."""
-    if any(isinstance(node, Specialized) for node in walk(kernel.body)):
+    if contains(kernel.body, Specialized):
         return "the kernel has roles of its own (T.ws)"
-    if any(isinstance(node, TmaCopy) for node in walk(kernel.body)):
+    if contains(kernel.body, TmaCopy):
         return "the kernel starts TMA copies of its own (T.tma_copy, or order and stage of T.Pipelined)"
-    if any(isinstance(node, GridSync) for node in walk(kernel.body)):
+    if contains(kernel.body, GridSync):
         return "a barrier of the grid (T.sync_grid) needs all threads, and loads must not run ahead of it"
     if options.specialize_warps is False:
         return "switched off by specialize_warps=False"
@@ -155,7 +157,8 @@ class _Barriers:
 
 
 def _specialize(program: Program, kernel: Kernel, target: Target) -> tuple[Kernel, list[Why]]:
-    kernel, multicasts, why = plan_multicast(program, kernel, target)
+    waits, body = take_wait(kernel.body)
+    kernel, multicasts, why = plan_multicast(program, replace(kernel, body=body), target)
     _, groups = replace_groups(kernel.body, lambda group: [])
     consumers = kernel.threads
     handshakes = find_handshakes(kernel, groups, multicasts)
@@ -198,8 +201,12 @@ def _specialize(program: Program, kernel: Kernel, target: Target) -> tuple[Kerne
         if count > 1
     }
     tiles = [replace_buffers(tile, versions) for tile in tiles]
+    if waits:
+        reason = "a wait of one role would not hold back the loads and stores of the other"
+        why.append(Why("specialize_warps", "T.pdl_sync", "in front of the roles", reason, waits[0].location))
     min_blocks = max(kernel.min_blocks, 1)
-    return replace(kernel, threads=threads, min_blocks=min_blocks, body=seq(*tiles, *prologue, roles, *together)), why
+    body = seq(*tiles, *prologue, *waits, roles, *together)
+    return replace(kernel, threads=threads, min_blocks=min_blocks, body=body), why
 
 
 def _hoist_tiles(kernel: Kernel, groups: list[LoadGroup]) -> tuple[list[Statement], Kernel]:
@@ -309,14 +316,16 @@ def _consumers(
         for group, waiting, _ in releases
         if group.number in rings
     ]
-    body, released = overlap_gemms(body, uses, barriers.free)
-    unreleased = [use for use in uses if use.group.number not in released]
-    made = overlap_made_operands(body, unreleased, barriers.free, room, names)
-    body, released = made.body, released | made.released
+    overlapped = overlap_gemms(body, uses, barriers.free, kernel.threads)
+    unreleased = [use for use in uses if use.group.number not in overlapped.released]
+    made = overlap_made_operands(overlapped.body, unreleased, barriers.free, room, names)
+    body, joined = join_gemms(made.body, kernel.threads)
+    released = overlapped.released | made.released
     for group, waiting, release in releases:
         if group.number not in released:
             body = _release_after_last_use(body, group, waiting, release)
-    return InStage(tiles | made.versions).visit(seq(*declarations, body)), made.why
+    body = InStage(tiles | made.versions).visit(seq(*declarations, with_fewest_waits(body)))
+    return body, [*overlapped.why, *made.why, *joined]
 
 
 def _storages(node: Any) -> set[str]:

@@ -21,7 +21,7 @@ from ptxtile.ir.expressions import Expr, constant_value
 from ptxtile.ir.gpu_ops import MbarrierWait
 from ptxtile.ir.names import NameSupply
 from ptxtile.ir.program import Kernel, Program, Why
-from ptxtile.ir.rewrite import buffers_of, children, statements_in
+from ptxtile.ir.rewrite import buffers_of, children, statements_in, walk
 from ptxtile.ir.statements import Allocate, For, Role, Statement, View, While, seq
 from ptxtile.ir.tile_ops import Copy, CopyPath, TmaCopy
 from ptxtile.lower.epilogue_chunks import (
@@ -59,7 +59,7 @@ def run(program: Program, target: Target, options: Options) -> Program:
     return replace(program, kernels=tuple(kernels)).with_why(*why) if why else program
 
 
-class _Stager(ScopedRewriter):
+class _Stager(ScopedRewriter, kinds=(Copy,)):
     def __init__(
         self, program: Program, kernel: Kernel, target: Target, options: Options, owners: dict[str, Ownership],
         names: NameSupply,
@@ -194,8 +194,8 @@ class _Room:
         self._kernel, self._target, self._epilogues = kernel, target, max(epilogues, 1)
         self._sizes = {
             node.buffer.storage.name: -(-(node.buffer.storage.size or 0) // ALIGNMENT) * ALIGNMENT
-            for node in statements_in(kernel.body)
-            if isinstance(node, Allocate) and node.buffer.scope in (Scope.SHARED, Scope.BARRIER)
+            for node in walk(kernel.body, Allocate)
+            if node.buffer.scope in (Scope.SHARED, Scope.BARRIER)
         }
         self._uses: list[_Use] = []
         self._places: dict[int, _Use] = {}
@@ -241,7 +241,7 @@ class _Room:
     def _is_loaded_for(self, own: list[_Use], others: list[_Use]) -> bool:
         """Whether the uses ``others`` are a producer's loads for the consumer with the uses ``own``, in roles that the
         compiler made: from the consumer's last wait on the tile is its own."""
-        made = {node.name for node in statements_in(self._kernel.body) if isinstance(node, Role) and node.registers}
+        made = {node.name for node in walk(self._kernel.body, Role) if node.registers}
         if made != {"consumer", "producer"} or not own or own[0].role != "consumer":
             return False
         return own[0].waits and all(use.role == "producer" and (use.waits or use.loads) for use in others)

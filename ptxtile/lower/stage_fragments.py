@@ -20,6 +20,7 @@ from ptxtile.ir.rewrite import Rewriter, copy_with, map_children, walk
 from ptxtile.ir.statements import Allocate, ParallelFor, Seq, Statement, Store, seq
 from ptxtile.ir.tile_ops import Gemm, Region
 from ptxtile.ir.types import int32
+from ptxtile.lower.fragment_maps import as_held_by
 
 
 @dataclass(slots=True)
@@ -43,7 +44,7 @@ def overwrites(loop: ParallelFor, buffer: Buffer) -> bool:
     """Whether the loop sets every element of the fragment and reads none."""
     statements = loop.body.statements if isinstance(loop.body, Seq) else (loop.body,)
     name = buffer.name
-    reads = any(isinstance(node, Load) and node.buffer.name == name for node in walk(loop.body))
+    reads = any(node.buffer.name == name for node in walk(loop.body, Load))
     sets = any(isinstance(s, Store) and s.buffer.name == name and s.indices == loop.vars for s in statements)
     return sets and not reads and buffer.shape == loop.extents
 
@@ -102,7 +103,8 @@ class _Exchanges:
         return map_children(node, self.visit)
 
     def _loop(self, loop: ParallelFor) -> Statement:
-        laid_out = copy_with(loop, {"options": (*loop.options, ("layout", self.layouts.loops[id(loop)]))})
+        layout = self.layouts.loops[id(loop)]
+        laid_out = copy_with(loop, {"options": (*loop.options, ("layout", layout))})
         before: list[Statement] = []
         after: list[Statement] = []
         for exchange in self.layouts.exchanges.get(id(loop), ()):
@@ -111,9 +113,9 @@ class _Exchanges:
             shared = allocate(name, Scope.SHARED, fragment.dtype, fragment.static_shape)
             before.append(Allocate(shared, location=loop.location))
             if not overwrites(loop, fragment):
-                before.append(self._copy(fragment, shared, loop.location))
+                before.append(self._copy(fragment, shared, layout.threads, loop.location))
             if exchange.is_written:
-                after.append(self._copy(shared, fragment, loop.location))
+                after.append(self._copy(shared, fragment, layout.threads, loop.location))
             laid_out = _Redirect(fragment.name, shared).visit(laid_out)
         if not before:
             return laid_out
@@ -129,17 +131,17 @@ class _Exchanges:
             shared = allocate(self.names.fresh(f"{fragment.name}_exchange"), Scope.SHARED, fragment.dtype, shape)
             converted = allocate(self.names.fresh(f"{fragment.name}_operand"), Scope.FRAGMENT, fragment.dtype, shape)
             self.fragments[converted.name] = layout
-            before += [Allocate(shared, location=where), self._copy(fragment, shared, where)]
-            before += [Allocate(converted, location=where), self._copy(shared, converted, where)]
+            before += [Allocate(shared, location=where), self._copy(fragment, shared, layout.threads, where)]
+            before += [Allocate(converted, location=where), self._copy(shared, converted, layout.threads, where)]
             changes[operand] = Region(converted, region.starts, region.extents)
         return seq(*before, copy_with(gemm, changes)) if before else gemm
 
-    def _copy(self, source: Buffer, destination: Buffer, location: Location | None) -> Statement:
+    def _copy(self, source: Buffer, destination: Buffer, threads: int, location: Location | None) -> Statement:
         """Between a fragment and its shared copy, in the fragment's layout."""
         fragment = source if source.scope is Scope.FRAGMENT else destination
         loop_vars = tuple(Var(self.names.fresh(f"x{k}"), int32) for k in range(fragment.rank))
         body = Store(destination, loop_vars, load(source, loop_vars), location=location)
-        layout = self.fragments[fragment.name]
+        layout = as_held_by(self.fragments[fragment.name], threads)
         return ParallelFor(loop_vars, fragment.static_shape, body, (("layout", layout),), location=location)
 
 

@@ -167,10 +167,10 @@ def _set_by(statement: Statement) -> Iterator[Buffer]:
         case Gemm() if statement.clear and _is_whole(statement.accumulator):
             yield statement.accumulator.buffer
         case Store(buffer, ()):
-            if not any(isinstance(n, Load) and n.buffer.storage == buffer.storage for n in walk(statement.value)):
+            if not any(n.buffer.storage == buffer.storage for n in walk(statement.value, Load)):
                 yield buffer
         case ParallelFor():
-            stored = {node.buffer.name: node.buffer for node in walk(statement) if isinstance(node, Store)}
+            stored = {node.buffer.name: node.buffer for node in walk(statement, Store)}
             yield from (buffer for buffer in stored.values() if overwrites(statement, buffer))
 
 
@@ -212,9 +212,7 @@ def _apart(a: Scheduled, b: Scheduled) -> int:
 
 def _check_versions(users: list[Scheduled], memory: str, versions: int, tiles: Collection[str]) -> None:
     first = users[0]
-    a, b = max(
-        ((a, b) for a, b in product(users, users) if _conflicts(a, b, memory)), key=lambda pair: _apart(*pair)
-    )
+    a, b = max(((a, b) for a, b in product(users, users) if _conflicts(a, b, memory)), key=lambda pair: _apart(*pair))
     problem = ""
     if memory not in tiles:
         problem = "only a shared tile that the loop alone uses has versions"

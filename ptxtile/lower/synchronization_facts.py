@@ -11,11 +11,13 @@ from ptxtile.ir.access_context import Context, inlined, kernel_context
 from ptxtile.ir.buffers import Scope
 from ptxtile.ir.conflicts import Overlap, Relation, compare
 from ptxtile.ir.enumeration import NotEnumerable, evaluate
-from ptxtile.ir.manual_ops import BarArrive, BarReduce
+from ptxtile.ir.manual_ops import BarArrive, BarAt, BarReduce
 from ptxtile.ir.program import Kernel, Program
-from ptxtile.ir.rewrite import statements_in
+from ptxtile.ir.rewrite import contains, walk
 from ptxtile.ir.statements import For, Role, While
 from ptxtile.lower.hazards import Comparisons, Path
+from ptxtile.lower.synchronization_branches import Branches
+from ptxtile.lower.synchronization_hand_overs import NAMED_BARRIERS
 from ptxtile.lower.synchronization_reach import Reach
 from ptxtile.lower.uniformity import Uniformity
 
@@ -30,13 +32,13 @@ class Facts:
         self.events: dict[tuple, list[Access]] = {}
         self.units: dict[Path, bool] = {}
         self.uniform: dict[Path, bool] = {}
-        self.masks: dict[Path, tuple[int, bool]] = {}
         self.inert: dict[Path, bool] = {}  # whether a loop orders nothing that was done before it
         self.checked: dict[Path, int] = {}  # so many accesses of roles were compared with each other
         self.contexts: dict[Path, Context] = {}  # inside a branch of a condition, or behind a Let
         self.loops: dict[Path, tuple[Context, int | None]] = {}  # inside a loop, and its trip count
         self.reach = Reach(kernel, self.context)
         self.hand_overs = self.reach.hand_overs
+        self.branches = Branches(kernel, self.context)
         self._alike: dict[tuple, Access] = {}
 
     @property
@@ -78,7 +80,7 @@ def check_across_roles(roles: tuple[Role, ...], made: dict[str, dict[Access, Non
     for first, second in combinations(roles, 2):
         if _named_barriers(first) & _named_barriers(second):
             continue  # the user orders them by hand
-        waits = (n for role in (first, second) for n in statements_in(role.body) if isinstance(n, gpu_ops.MbarrierWait))
+        waits = (n for role in (first, second) for n in walk(role.body, gpu_ops.MbarrierWait))
         handed_over = {buffer.storage.name for wait in waits for buffer in wait.retires}
         for a, b in product(made[first.name], made[second.name]):
             same = a.storage.name == b.storage.name and a.storage.scope is Scope.SHARED
@@ -94,4 +96,6 @@ def check_across_roles(roles: tuple[Role, ...], made: dict[str, dict[Access, Non
 
 def _named_barriers(role: Role) -> set[int]:
     """Ids of the named barriers that a role arrives at."""
-    return {n.id for n in statements_in(role.body) if isinstance(n, (gpu_ops.BarSync, BarArrive, BarReduce)) and n.id}
+    if contains(role.body, BarAt):
+        return set(range(1, NAMED_BARRIERS))
+    return {n.id for n in walk(role.body, gpu_ops.BarSync, BarArrive, BarReduce) if n.id}

@@ -16,10 +16,13 @@ from ptxtile.ir.access import Access
 from ptxtile.ir.buffers import Scope
 from ptxtile.ir.cluster_ops import ClusterArrive, MbarrierArriveRemote
 from ptxtile.ir.gpu_ops import BarSync, GpuOp, MbarrierArrive, MbarrierArriveExpectTx, MbarrierWait, TmaLoad
-from ptxtile.ir.manual_ops import BarArrive, BarReduce
+from ptxtile.ir.manual_ops import BarArrive, BarAt, BarReduce
+
+NAMED_BARRIERS = 16
+"""Barrier resources of a CTA (PTX ISA, bar.sync); 0 is the whole CTA's."""
 
 _MBARRIER_ARRIVALS = (MbarrierArrive, MbarrierArriveRemote, MbarrierArriveExpectTx)
-_NAMED_BARRIERS = (BarSync, BarArrive, BarReduce)
+_NAMED_BARRIERS = (BarSync, BarArrive, BarReduce, BarAt)
 ARRIVALS = (*_MBARRIER_ARRIVALS, *_NAMED_BARRIERS, ClusterArrive)
 """What tells other threads that something is done."""
 
@@ -57,6 +60,8 @@ class HandOvers:
                 self.retired[barrier.storage.name][role].update(buffer.storage.name for buffer in retires)
             case BarSync() | BarArrive() | BarReduce() if node.id:
                 self.meeting[role].add(node.id)
+            case BarAt():
+                self.meeting[role].update(range(NAMED_BARRIERS))
             case TmaLoad() if node.multicast is not None:
                 self.multicast.add(node.shared.storage.name)
         if isinstance(node, ARRIVALS):
@@ -109,7 +114,9 @@ class HandOvers:
         elif isinstance(node, ClusterArrive):
             read, written = set().union(*self.reads.values()), set().union(*self.writes.values())
             found = self.multicast | {name for name in read & written if name.startswith(_GLOBAL)}
-        elif any(node.id in ids for other, ids in self.meeting.items() if other != role):
+        elif any(
+            ids if isinstance(node, BarAt) else node.id in ids for other, ids in self.meeting.items() if other != role
+        ):
             found = self._shared_with_others(role)
         return found
 

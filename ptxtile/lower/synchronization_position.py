@@ -99,11 +99,14 @@ class Position:
         if not events:
             return state
         self.facts.reach.locate(events, path, self.facts.units.get(path, False))
+        self.facts.branches.locate(events, path)
         for later in events:
             if not self.facts.reach.asks(later):
                 continue
+            memory, writes = later.memory, later.is_write
             for pending in reversed(list(state)):  # the latest first: it is the one that a user looks for
-                if pending not in state:
+                earlier = pending.access
+                if earlier.memory != memory or not (writes or earlier.is_write) or pending not in state:
                     continue
                 wanted = need(pending, later, self.facts.overlaps)
                 if wanted is not None:
@@ -121,14 +124,14 @@ class Position:
 
     def _check_statement(self, events: list[Access], path: Path) -> None:
         """A statement that reads and writes one place by different threads cannot be mended from outside."""
-        if self.facts.units.get(path):
+        if self.facts.units.get(path) or len(events) < 2:
             return
         for position, a in enumerate(events):
             for b in events[position + 1 :]:
                 if a.asynchronous or b.asynchronous or a.storage.scope is Scope.BARRIER or (a.atomic and b.atomic):
                     continue
                 overlap = compare(a, b)
-                if overlap is Overlap.CERTAIN:
+                if overlap is Overlap.CERTAIN and not self._take_turns(a, b):
                     self._impossible(overlap, a, b, "one statement reads and writes one place in different threads")
 
     def require(self, wanted: Need, pending: Pending, later: Access, path: Path, state: State) -> State:
@@ -138,6 +141,8 @@ class Position:
             engine = {"tma": "a TMA load", "cp_async": "cp.async"}.get(pending.access.engine, pending.access.engine)
             missing = "nothing commits a TMA store" if pending.is_store else f"nothing waits for {engine}"
             self._impossible(wanted.overlap, pending.access, later, missing)
+            return state
+        if self._is_ordered_by_user(wanted, pending, later):
             return state
         if wanted.fence and not wanted.barrier and not wanted.wait:
             added = [self.decide(place, wanted, pending, later) for place in pending.barriers]
@@ -166,6 +171,18 @@ class Position:
             raise Restart(place)
         return self.arrive(path, state)
 
+    def _is_ordered_by_user(self, wanted: Need, pending: Pending, later: Access) -> bool:
+        """Whether all that is missing is an order that the user's own barriers make already."""
+        if not wanted.barrier or wanted.fence or wanted.wait:
+            return False
+        branches, trusted = self.facts.branches, _is_trusted(wanted.overlap, pending.access, later)
+        sought = branches.has_named_barriers or not (trusted or self.is_placeable(pending))
+        return sought and branches.order(pending.access, later)
+
+    def _take_turns(self, a: Access, b: Access) -> bool:
+        """Whether the user's barriers let the threads run a statement that makes both accesses one after the other."""
+        return self.facts.branches.has_named_barriers and self.facts.branches.order(a, b)
+
     def is_placeable(self, pending: Pending) -> bool:
         """Whether all threads of the region come by between the pending access and the present place."""
         uniform = next((i for i, scope in enumerate(self.scopes) if not scope.is_uniform), len(self.scopes))
@@ -193,11 +210,7 @@ class Position:
         """LoweringError, unless the hazard is only possible and in global memory or between TMA operations: a note
         then."""
         text = f"{why}: the {earlier.describe()} and the {later.describe()}"
-        trusted = overlap is Overlap.POSSIBLE and (
-            earlier.asynchronous or later.asynchronous or earlier.storage.scope is Scope.GLOBAL
-        )
-        trusted |= bool(earlier.atomic and later.atomic)  # single threads that talk to each other
-        if trusted:
+        if _is_trusted(overlap, earlier, later):
             self.result.notes[text] = later.location or earlier.location
             return
         where = [str(access.location) for access in (earlier, later) if access.location is not None]
@@ -206,5 +219,13 @@ class Position:
             location=later.location or earlier.location,
             expected=f"the {earlier.describe()} to be ordered before the {later.describe()}",
             got="threads that are not ordered" + (f" at {' and '.join(where)}" if where else ""),
-            hint="move one of the two accesses out of the condition or loop that only some threads take part in",
+            hint="move one of the two accesses out of the condition or loop that only some threads take part in, or "
+            "let the two sides meet in between: T.named_barrier_arrive and T.sync_threads(id, count), or an mbarrier",
         )
+
+
+def _is_trusted(overlap: Overlap, earlier: Access, later: Access) -> bool:
+    """Whether a hazard is only possible and in global memory or between TMA operations, or of single threads that talk
+    to each other: nothing is done about it where no barrier can stand."""
+    by_tma_or_global = earlier.asynchronous or later.asynchronous or earlier.storage.scope is Scope.GLOBAL
+    return (overlap is Overlap.POSSIBLE and by_tma_or_global) or bool(earlier.atomic and later.atomic)

@@ -210,7 +210,7 @@ class Reach:
             found = [
                 access
                 for expression in expressions
-                if any(isinstance(inner, Load) and inner.buffer.scope in _MEMORY for inner in walk(expression))
+                if any(inner.buffer.scope in _MEMORY for inner in walk(expression, Load))
                 for access in expression_accesses(expression, self._context, node)
             ]
             if isinstance(node, Store) and node.buffer.scope in _MEMORY:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from ptxtile.errors import LoweringError
 from ptxtile.ir import gpu_ops
 from ptxtile.ir.access import Access
-from ptxtile.ir.access_context import Context, active_threads
+from ptxtile.ir.access_context import Context
 from ptxtile.ir.async_copy_ops import CpAsync, CpAsyncWaitGroup
 from ptxtile.ir.cluster_ops import ClusterArrive, ClusterWait
 from ptxtile.ir.conflicts import Overlap, compare, repeats_conflict
@@ -22,7 +22,7 @@ from ptxtile.ir.effects import is_atomic
 from ptxtile.ir.expressions import Expr
 from ptxtile.ir.manual_ops import BarReduce, GridSync
 from ptxtile.ir.program import Kernel
-from ptxtile.ir.rewrite import statements_in
+from ptxtile.ir.rewrite import contains, statements_in
 from ptxtile.ir.statement_accesses import accesses, expression_accesses, operation_accesses
 from ptxtile.ir.statements import Break, Continue, For, If, Let, Seq, Specialized, Statement, While
 from ptxtile.ir.tensor_core_ops import LoadMatrix, MmaSync, StoreMatrix, WgmmaWaitGroup
@@ -192,7 +192,7 @@ class _Walker(Arrivals):
     def _passes_by(self, pending: Pending, node: For | While, path: Path) -> bool:
         """Whether nothing inside of a loop has to do with an access that was made before it."""
         if path not in self.facts.inert:
-            self.facts.inert[path] = not any(isinstance(inner, _ORDERING) for inner in statements_in(node))
+            self.facts.inert[path] = not contains(node, *_ORDERING)
         access = pending.access
         stays = (pending.in_flight and not pending.is_store) or bool(access.phase)
         if not self.facts.inert[path] or self.result.counts.get(path) or stays:
@@ -343,9 +343,7 @@ class _Walker(Arrivals):
         key = (path, context.outer)
         if key not in self.facts.events:
             self.facts.events[key] = [self.facts.shared_access(a) for a in operation_accesses(node, context)]
-        if path not in self.facts.masks:
-            self.facts.masks[path] = active_threads(context)
-        mask, known = self.facts.masks[path]
+        mask, known = context.active_threads()
         if isinstance(node, ARRIVALS):
             handed = self.facts.hand_overs.at(node, None if self.role is None else context.first_thread)
             state = self.release(node, handed, path, state, context, mask) if handed else state

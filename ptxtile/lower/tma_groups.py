@@ -193,5 +193,3 @@ def replace_groups(body: Statement, make: Callable[[LoadGroup], list[Statement]]
         return map_children(node, lambda child: visit(child, inside))
 
     return visit(body, False), groups
-
-

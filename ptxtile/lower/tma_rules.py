@@ -39,10 +39,8 @@ class TmaRules:
         self.analyzer, self.target, self.options = analyzer, target, options
         self.alignments = {p.name: p.alignment for p in program.parameters if isinstance(p, TensorParameter)}
         self.uniformity = ThreadDependence(kernel)
-        self.viewed = {node.buffer.storage.name for node in walk(kernel.body) if isinstance(node, View)}
-        self.safe_values = {
-            n.buffer.name for n in walk(kernel.body) if isinstance(n, SafeValue) and constant_value(n.value) != 0
-        }
+        self.viewed = {node.buffer.storage.name for node in walk(kernel.body, View)}
+        self.safe_values = {n.buffer.name for n in walk(kernel.body, SafeValue) if constant_value(n.value) != 0}
 
     def refusal(self, copy: Copy, outer: Region, inner: Region) -> str:
         """Why TMA cannot move ``outer`` (global) to or from ``inner`` (shared); empty if it can."""

@@ -16,7 +16,7 @@ from ptxtile.ir.expressions import Expr, Load, Var
 from ptxtile.ir.gpu_ops import GpuOp
 from ptxtile.ir.manual_ops import BarReduce
 from ptxtile.ir.program import Kernel
-from ptxtile.ir.rewrite import children, statements_in, walk
+from ptxtile.ir.rewrite import children, contains, statements_in, walk
 from ptxtile.ir.statements import Break, Continue, For, If, Let, Role, Seq, Specialized, Statement, Store, While
 
 _PRIVATE = (Scope.LOCAL, Scope.REGISTER, Scope.FRAGMENT)
@@ -29,7 +29,7 @@ class Uniformity:
         self._threads = kernel.threads
         self._varying: set[str] = {kernel.thread.name}  # variables and private storages that differ between threads
         self._written_in_roles: set[str] = set()
-        stores = (node for node in statements_in(kernel.body) if isinstance(node, Store))
+        stores = (node for node in walk(kernel.body, Store))
         written = [store.buffer for store in stores if store.buffer.scope is Scope.GLOBAL]
         written += [buffer for buffer in map(writes_global, statements_in(kernel.body)) if buffer is not None]
         self._written = {context.memories.get(b.storage.name, b.storage.name) for b in written}
@@ -45,7 +45,7 @@ class Uniformity:
         value = inlined(expression, context)
         if value is None:
             return self._leaves_are_uniform(expression, context)
-        names = {node.name for node in walk(value) if isinstance(node, Var)}
+        names = {node.name for node in walk(value, Var)}
         if not names & self._varying:
             self._trusted |= names
             return True
@@ -57,7 +57,7 @@ class Uniformity:
         bounds = (loop.start, loop.stop) if isinstance(loop, For) else (loop.condition,)
         if not all(self.holds_for(bound, context) for bound in bounds):
             return False
-        if not any(isinstance(inside, (Break, Continue)) for inside in statements_in(loop.body)):
+        if not contains(loop.body, Break, Continue):
             return True
         inner = context.with_loop(loop, symbolic=True) if isinstance(loop, For) else context
         return not self._diverges(loop.body, inner, True)
@@ -127,7 +127,7 @@ class Uniformity:
                     self._mark_role(role, context, uniform)
 
     def _mark_role(self, role: Role, context: Context, uniform: bool) -> None:
-        stores = (n for n in statements_in(role.body) if isinstance(n, Store) and n.buffer.scope in _PRIVATE)
+        stores = (n for n in walk(role.body, Store) if n.buffer.scope in _PRIVATE)
         self._written_in_roles |= {store.buffer.storage.name for store in stores}
         self._written_in_roles |= {b.storage.name for n in statements_in(role.body) for b in private_results(n)}
         self._mark(role.body, context.for_threads(role.first_thread, role.threads), uniform)

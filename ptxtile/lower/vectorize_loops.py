@@ -40,7 +40,7 @@ from ptxtile.ir.expressions import (
 from ptxtile.ir.gpu_ops import GpuOp
 from ptxtile.ir.names import NameSupply
 from ptxtile.ir.program import Kernel, Program, TensorParameter
-from ptxtile.ir.rewrite import children, copy_with, free_variables, map_children, substitute, walk
+from ptxtile.ir.rewrite import children, contains, copy_with, free_variables, map_children, substitute, walk
 from ptxtile.ir.statements import Allocate, For, If, Let, LoopKind, Seq, Statement, Store, While, seq
 from ptxtile.ir.types import int32
 from ptxtile.lower.options import Options
@@ -64,7 +64,7 @@ def run(program: Program, target: Target, options: Options) -> Program:
     return replace(program, kernels=kernels)
 
 
-class _Vectorizer(ScopedRewriter):
+class _Vectorizer(ScopedRewriter, kinds=(For,)):
     def __init__(self, program: Program, kernel: Kernel, names: NameSupply) -> None:
         super().__init__(analyzer_for(program, kernel), kernel.thread)
         self.names = names
@@ -82,7 +82,7 @@ class _Vectorizer(ScopedRewriter):
 
     def _loop(self, loop: For) -> Statement:
         unrolled = copy_with(loop, {"kind": LoopKind.UNROLLED})
-        if _count(loop) is None or any(isinstance(n, (For, While)) for n in walk(loop.body)):
+        if _count(loop) is None or contains(loop.body, For, While):
             return copy_with(unrolled, {"body": self.visit(loop.body)})
         lanes, body = self._lanes(loop, None)
         return seq(*lanes.allocations, *lanes.before, copy_with(unrolled, {"body": body}), *lanes.after)
@@ -105,7 +105,7 @@ class _Vectorizer(ScopedRewriter):
         if not (isinstance(inner, For) and inner.kind is LoopKind.VECTORIZED):
             lane = Var(self.names.fresh("v"), int32)
             inner = For(lane, constant(0), constant(1), 1, LoopKind.VECTORIZED, loop.body, location=loop.location)
-        if total is None or _count(inner) is None or any(isinstance(n, (For, While)) for n in walk(inner.body)):
+        if total is None or _count(inner) is None or contains(inner.body, For, While):
             return None
         if not any(
             isinstance(n, GpuOp) or (isinstance(n, Store) and n.buffer.scope in MEMORY) for n in walk(inner.body)
@@ -179,11 +179,9 @@ class _Lanes:
         self, owner: _Vectorizer, var: Var, extent: int, body: Statement, rounds: Rounds | None = None
     ) -> None:
         self.owner, self.var, self.extent, self.rounds = owner, var, extent, rounds
-        self.bound = {node.var.name for node in walk(body) if isinstance(node, Let)}
+        self.bound = {node.var.name for node in walk(body, Let)}
         self.private_writes = {
-            node.buffer.storage.name
-            for node in walk(body)
-            if isinstance(node, Store) and node.buffer.scope not in MEMORY
+            node.buffer.storage.name for node in walk(body, Store) if node.buffer.scope not in MEMORY
         } | {buffer.storage.name for node in walk(body) for buffer in private_results(node)}
         self.after_side_effect = False
         self.location: Location | None = None  # of the statement that is rewritten now, for the loads that it makes
@@ -225,7 +223,7 @@ class _Lanes:
         return (
             isinstance(then, Store)
             and then.buffer.name in self.outgoing
-            and not any(isinstance(n, Load) and n.buffer.scope in MEMORY for n in walk(then.value))
+            and not any(n.buffer.scope in MEMORY for n in walk(then.value, Load))
         )
 
     # Loads
@@ -378,7 +376,7 @@ def _guarded(conditions: list[Expr], statement: Statement) -> Statement:
 
 
 def _has_load(expression: Expr) -> bool:
-    return any(isinstance(node, Load) for node in walk(expression))
+    return contains(expression, Load)
 
 
 def _reads_after_writes(body: Statement) -> Mapping[int, list[str]]:

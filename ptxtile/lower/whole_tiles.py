@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ptxtile.ir.buffers import Buffer
 from ptxtile.ir.enumeration import NotEnumerable, evaluate
-from ptxtile.ir.rewrite import statements_in
+from ptxtile.ir.rewrite import contains
 from ptxtile.ir.statements import Break, Continue, For, Let, ParallelFor, Seq, Statement, Store
 from ptxtile.ir.tile_ops import Copy, Fill, Region
 
@@ -57,7 +57,7 @@ def _mark(node: Statement, tile: Buffer, written: np.ndarray, values: Mapping[st
 
 
 def _leaves_no_iteration_out(loop: For | ParallelFor) -> bool:
-    return not any(isinstance(inner, (Break, Continue)) for inner in statements_in(loop.body))
+    return not contains(loop.body, Break, Continue)
 
 
 def _mark_loop(

@@ -55,7 +55,9 @@ def _float_constant(digits: str, dtype_name: str) -> Value:
 
 
 class FunctionWriter:
-    """The text of one function under construction; ``module`` collects what it needs outside of it."""
+    """The text of one function under construction; ``module`` collects what it needs outside of it.
+
+    ``allocations`` and ``lines`` may be empty texts, whose places are filled when ``before_body`` is called."""
 
     def __init__(self, module: ModuleWriter, function_name: str) -> None:
         self.module = module
@@ -66,7 +68,8 @@ class FunctionWriter:
         self.terminated = False
         self.location: Location | None = None
         self.debug = ""
-        self.before_control: Callable[[], None] | None = None
+        self.before_control: list[Callable[[], None]] = []
+        self.before_body: list[Callable[[], None]] = []
         self._count = 0
         self._known: list[dict[str, str]] = [{}]
 
@@ -150,9 +153,8 @@ class FunctionWriter:
     # -- control flow ------------------------------------
     def _end_block(self) -> None:
         """Lets whoever put instructions off write them (``before_control``, called once)."""
-        write, self.before_control = self.before_control, None
-        if write is not None:
-            write()
+        while self.before_control:
+            self.before_control.pop(0)()
 
     def block(self, label: str) -> None:
         """Starts a block; the block before it falls through unless it has ended."""
@@ -179,4 +181,10 @@ class FunctionWriter:
         self.terminated = True
 
     def body(self) -> str:
-        return "\n".join(["entry:", *self.allocations, *self.lines])
+        """The whole text, once ``before_body`` was called.
+
+        The last allocation comes first. LLVM makes phis in the order of the allocas, and in this one ptxas 13.0 needs
+        up to 4 instructions fewer for a GEMM (sm_120a)."""
+        for write in self.before_body:
+            write()
+        return "\n".join(["entry:", *filter(None, reversed(self.allocations)), *filter(None, self.lines)])

@@ -9,6 +9,7 @@ from ptxtile.ir.atomic_ops import ATOMIC_OPS
 from ptxtile.ir.buffers import Buffer
 from ptxtile.ir.expressions import Expr, as_expr
 from ptxtile.ir.gpu_ops import GpuOp
+from ptxtile.ir.grid_dependency_ops import GridDependencyWait, LaunchDependents
 from ptxtile.ir.types import int32
 from ptxtile.nvvm import atomics, inline_ptx, manual_ops, memory, tensor_core_ops, warp_ops
 from ptxtile.nvvm.casts import cast
@@ -165,6 +166,14 @@ def _set_max_registers(context: Context, node: ir.SetMaxRegisters) -> None:
     _call(context, f"set_max_registers_{node.action}", node.count)
 
 
+def _grid_dependency_wait(context: Context, node: GridDependencyWait) -> None:
+    _call(context, "grid_dependency_wait")
+
+
+def _launch_dependents(context: Context, node: LaunchDependents) -> None:
+    _call(context, "launch_dependents")
+
+
 _RULES: dict[type, Callable[..., None]] = {
     ir.MbarrierInit: _init,
     ir.FenceMbarrierInit: _fence_init,
@@ -179,6 +188,8 @@ _RULES: dict[type, Callable[..., None]] = {
     ir.FenceProxyAsync: _fence_proxy,
     ir.BarSync: _bar_sync,
     ir.SetMaxRegisters: _set_max_registers,
+    GridDependencyWait: _grid_dependency_wait,
+    LaunchDependents: _launch_dependents,
     **tensor_core_ops.RULES,
     **warp_ops.RULES,
     **dict.fromkeys(ATOMIC_OPS, atomics.run),

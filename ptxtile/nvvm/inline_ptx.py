@@ -92,6 +92,7 @@ def _synchronization() -> list[InlinePtx]:
     bulk = "Data Movement and Conversion Instructions: cp.async.bulk"
     fence = "Parallel Synchronization and Communication Instructions: membar, fence"
     barrier = "Parallel Synchronization and Communication Instructions: bar, barrier"
+    dependency = "Parallel Synchronization and Communication Instructions: griddepcontrol"
     return [
         operation("mbarrier_init", "mbarrier.init.shared::cta.b64 [$0], $1;", "r,n", ("i32", "i32"), _MBARRIER,
                    Feature.MBARRIER, isa=(7, 8)),
@@ -111,8 +112,13 @@ def _synchronization() -> list[InlinePtx]:
         operation("bar_sync", "bar.sync $0, $1;", "n,n", ("i32", "i32"), barrier, None),
         operation("bar_sync_all", "bar.sync $0;", "n", ("i32",), barrier, None),
         operation("bar_arrive", "bar.arrive $0, $1;", "n,n", ("i32", "i32"), barrier, None),
+        operation("bar_sync_at", "barrier.sync.aligned $0, $1;", "r,n", ("i32", "i32"), barrier, None),
+        operation("bar_arrive_at", "barrier.arrive.aligned $0, $1;", "r,n", ("i32", "i32"), barrier, None),
         operation("mbarrier_expect_tx", "mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [$0], $1;", "r,n",
                   ("i32", "i32"), _MBARRIER, Feature.MBARRIER_EXPECT_TX),
+        operation("grid_dependency_wait", "griddepcontrol.wait;", "", (), dependency, Feature.GRID_DEPENDENCY),
+        operation("launch_dependents", "griddepcontrol.launch_dependents;", "", (), dependency,
+                  Feature.GRID_DEPENDENCY),
         operation("trap", "trap;", "", (), "Miscellaneous Instructions: trap", None),
         operation("set_max_registers_inc", "setmaxnreg.inc.sync.aligned.u32 $0;", "n", ("i32",),
                    "Miscellaneous Instructions: setmaxnreg", Feature.SETMAXNREG),

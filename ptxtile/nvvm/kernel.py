@@ -8,6 +8,7 @@ from ptxtile.ir.async_copy_ops import CpAsync
 from ptxtile.ir.buffers import Scope
 from ptxtile.ir.effects import is_atomic
 from ptxtile.ir.expressions import Load
+from ptxtile.ir.grid_dependency_ops import waits_for_prerequisites
 from ptxtile.ir.program import Kernel, Program, TensorParameter
 from ptxtile.ir.rewrite import walk
 from ptxtile.ir.statements import Store
@@ -59,9 +60,15 @@ class _Access:
     A tensor that the kernel only reads, and that overlaps none that it writes, is ``invariant``: its loads may be
     moved and go through the read-only path. ``noalias`` also holds for one that is only written. One that is both
     must keep its accesses in order around barriers, for other threads access it too; so does one written through a
-    tensor map."""
+    tensor map.
+
+    A kernel that waits for the grids in front of it runs while these still write: nothing of this holds then for as
+    long as it runs, which is what both words promise, and what ``ld.global.nc`` (PTX ISA, «ld.global.nc») needs."""
 
     def __init__(self, program: Program, kernel: Kernel, launch: KernelLaunch) -> None:
+        self.invariant = self.noalias = frozenset()
+        if waits_for_prerequisites(kernel.body):
+            return
         tensor_of_map = {record.name: record.tensor for record in program.tensor_maps}
         if program.launch is not None:
             tensor_of_map |= {record.name: record.tensor for record in program.launch.tensor_maps}

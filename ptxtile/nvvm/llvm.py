@@ -26,9 +26,13 @@ of 5, and equal PTX); 0 leaves out the address passes and doubles the PTX."""
 @functools.cache
 def initialize() -> None:
     """Registers LLVM's targets, once for the process; llvmlite offers no way to register NVPTX alone (all cost
-    1 ms)."""
+    1 ms).
+
+    LLVM's parser ends the process where a module with line information is not valid: it looks at the module before it
+    updates the information of older versions. It shall do neither; :func:`compile_text` verifies, with an error."""
     import llvmlite.binding as llvm
 
+    llvm.set_option("", "-disable-auto-upgrade-debug-info")
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
 

@@ -23,6 +23,12 @@ def _arrive(context: Context, node: manual_ops.BarArrive) -> None:
     inline_ptx.call(context.writer, "bar_arrive", str(node.id), str(node.threads))
 
 
+def _at(context: Context, node: manual_ops.BarAt) -> None:
+    """bar.sync is another name of barrier.sync.aligned (PTX ISA, «barrier»)."""
+    name = "bar_sync_at" if node.waits else "bar_arrive_at"
+    inline_ptx.call(context.writer, name, context.writer.operand(scalar(context, node.index)), str(node.threads))
+
+
 def _reduce(context: Context, node: manual_ops.BarReduce) -> None:
     """As bar.sync: without a count when it is all of the CTA."""
     writer, kernel = context.writer, context.kernel
@@ -105,6 +111,7 @@ def _escaped(template: str) -> str:
 
 RULES: dict[type, Callable[..., None]] = {
     manual_ops.BarArrive: _arrive,
+    manual_ops.BarAt: _at,
     manual_ops.BarReduce: _reduce,
     manual_ops.GridSync: _grid_sync,
     manual_ops.MbarrierExpectTx: _expect,

@@ -9,19 +9,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ptxtile.ir.buffers import Buffer, Scope
-from ptxtile.ir.types import DType, Kind
+from ptxtile.ir.types import DType, Kind, int32, wrap_integer
 from ptxtile.nvvm import named_registers
 from ptxtile.nvvm.context import Context
 from ptxtile.nvvm.dtypes import memory_type, value_type
 from ptxtile.nvvm.function import Value, constant_value
+from ptxtile.nvvm.register_slots import RegisterSlots
 
 _ADDRESS_SPACES = {Scope.GLOBAL: " addrspace(1)", Scope.SHARED: " addrspace(3)", Scope.LOCAL: ""}
 
 
 # -- allocation ----------------------------------------
 def allocate(context: Context, buffer: Buffer) -> None:
-    """REGISTER: one slot for each element, so that a variable index is impossible, or registers with names. LOCAL: a
-    byte array. SHARED and BARRIER storage was placed before and needs nothing here. An Allocate in an expanded loop
+    """REGISTER: values of LLVM's, so that a variable index is impossible, or registers with names. LOCAL: a byte
+    array. SHARED and BARRIER storage was placed before and needs nothing here. An Allocate in an expanded loop
     finds its slots made already."""
     storage = buffer.storage
     if storage.name in context.registers or storage.name in context.named:
@@ -29,11 +30,8 @@ def allocate(context: Context, buffer: Buffer) -> None:
     if storage.scope is Scope.REGISTER and storage.name in named_registers.accumulators(context):
         context.named[storage.name] = named_registers.declare(context, buffer)
     elif storage.scope is Scope.REGISTER:
-        kind = value_type(buffer.dtype)
-        count = (storage.size or 0) * 8 // (buffer.dtype.bits)
-        alignment = max(1, buffer.dtype.bits // 8)
-        context.registers[storage.name] = [context.writer.allocate(kind, alignment) for _ in range(count)]
-        context.register_types[storage.name] = buffer.dtype.element
+        count = (storage.size or 0) * 8 // buffer.dtype.bits
+        context.registers[storage.name] = RegisterSlots(context.writer, buffer.dtype.element, count)
     elif storage.scope is Scope.LOCAL and storage.name not in context.arrays:
         kind = f"[{storage.size or 0} x i8]"
         context.arrays[storage.name] = context.writer.allocate(kind, max(storage.alignment, 8))
@@ -42,14 +40,14 @@ def allocate(context: Context, buffer: Buffer) -> None:
 
 
 # -- registers ----------------------------------------
-def _elements(context: Context, buffer: Buffer, index: Value, lanes: int, *, may_be_outside: bool) -> range | None:
+def registers_at(context: Context, buffer: Buffer, index: Value, lanes: int, *, may_be_outside: bool) -> range | None:
     """The registers from ``index`` on. None: out of range, where that is legal because the access never happens; the
     guard of an expanded iteration may depend on the thread, so that it is not known to fail."""
     writer, name = context.writer, buffer.storage.name
     if name in context.named:
         dtype, count = context.named[name].dtype, context.named[name].elements
     elif name in context.registers:
-        dtype, count = context.register_types[name], len(context.registers[name])
+        dtype, count = context.registers[name].dtype, context.registers[name].count
     else:
         raise writer.error(f"the buffer {buffer.name} is used before its Allocate")
     if index.constant is None:
@@ -69,13 +67,12 @@ def _elements(context: Context, buffer: Buffer, index: Value, lanes: int, *, may
 
 
 def _load_registers(context: Context, buffer: Buffer, elements: range, dtype: DType) -> tuple[Value, ...]:
-    writer, named = context.writer, context.named.get(buffer.storage.name)
+    named = context.named.get(buffer.storage.name)
     if named is not None:
         kind, texts = value_type(named.dtype), named_registers.load(context, named, elements)
     else:
-        kind = value_type(context.register_types[buffer.storage.name])
-        slots = context.registers[buffer.storage.name][elements.start : elements.stop]
-        texts = [writer.piece(f"load {kind}, ptr {slot}") for slot in slots]
+        slots = context.registers[buffer.storage.name]
+        kind, texts = slots.kind, [slots.load(element) for element in elements]
     if kind == value_type(dtype):
         return tuple([Value(text, dtype) for text in texts])
     return tuple(reinterpret(context, text, kind, dtype) for text in texts)
@@ -83,7 +80,7 @@ def _load_registers(context: Context, buffer: Buffer, elements: range, dtype: DT
 
 def _store_registers(context: Context, buffer: Buffer, elements: range, values: Sequence[Value]) -> None:
     writer, named = context.writer, context.named.get(buffer.storage.name)
-    kept = named.dtype if named is not None else context.register_types.get(buffer.storage.name, buffer.dtype.element)
+    kept = named.dtype if named is not None else context.registers[buffer.storage.name].dtype
     kind, texts = value_type(kept), []
     for value in values:
         text, own = writer.operand(value), value_type(value.dtype)
@@ -91,8 +88,25 @@ def _store_registers(context: Context, buffer: Buffer, elements: range, values: 
     if named is not None:
         named_registers.store(context, named, elements, texts)
         return
-    for slot, text in zip(context.registers[buffer.storage.name][elements.start : elements.stop], texts, strict=True):
-        writer.lines.append(f"  store {kind} {text}, ptr {slot}")
+    slots = context.registers[buffer.storage.name]
+    for element, text in zip(elements, texts, strict=True):
+        slots.store(element, text)
+
+
+def load_words(context: Context, buffer: Buffer, index: Value, elements: int) -> list[str]:
+    """Elements below 32 bits, from ``index`` on, as i32 operands of several elements each."""
+    found = registers_at(context, buffer, index, elements, may_be_outside=True)
+    if found is None:
+        return ["0"] * (elements * buffer.dtype.bits // 32)
+    return context.registers[buffer.storage.name].load_words(found)
+
+
+def store_words(context: Context, buffer: Buffer, index: Value, words: list[str]) -> None:
+    """The inverse of :func:`load_words`."""
+    elements = len(words) * 32 // buffer.dtype.bits
+    found = registers_at(context, buffer, index, elements, may_be_outside=context.writer.is_conditional)
+    if found is not None:
+        context.registers[buffer.storage.name].store_words(found.start, words)
 
 
 def reinterpret(context: Context, text: str, kind: str, dtype: DType) -> Value:
@@ -148,7 +162,7 @@ def load(context: Context, buffer: Buffer, index: Value, dtype: DType) -> tuple[
     """The elements from ``index`` on, one Value for each lane of ``dtype``."""
     writer, lanes, element = context.writer, dtype.lanes, dtype.element
     if buffer.scope is Scope.REGISTER:
-        elements = _elements(context, buffer, index, lanes, may_be_outside=True)
+        elements = registers_at(context, buffer, index, lanes, may_be_outside=True)
         if elements is None:
             return tuple(constant_value(0, element) for _ in range(lanes))
         return _load_registers(context, buffer, elements, element)
@@ -174,7 +188,7 @@ def store(context: Context, buffer: Buffer, index: Value, values: Sequence[Value
     """Writes ``values`` to consecutive elements from ``index`` on."""
     writer, lanes, element = context.writer, len(values), buffer.dtype.element
     if buffer.scope is Scope.REGISTER:
-        elements = _elements(context, buffer, index, lanes, may_be_outside=writer.is_conditional)
+        elements = registers_at(context, buffer, index, lanes, may_be_outside=writer.is_conditional)
         if elements is not None:
             _store_registers(context, buffer, elements, values)
         return
@@ -198,16 +212,20 @@ def _to_memory(context: Context, value: Value) -> str:
 
 # -- shared addresses of GPU ops ----------------------------------------
 def shared_address(context: Context, buffer: Buffer, index: Value, element_bytes: int) -> str:
-    """A 32-bit shared-memory address, as inline PTX takes it: ``element_bytes`` times the index into the storage."""
+    """A 32-bit shared-memory address, as inline PTX takes it: ``element_bytes`` times the index into the storage. All
+    that is constant is added last: the addresses of an expanded loop share what is before it."""
     writer = context.writer
     offset = context.shared_offset(buffer.storage)
-    base = writer.register(f"ptrtoint ptr addrspace(3) {writer.module.shared_symbol()} to i32")
     if index.constant is not None:
         offset += int(index.constant) * element_bytes
+        scaled = None
     else:
-        number = writer.operand(index)
+        offset += index.offset * element_bytes
+        number = index.text
         if index.dtype.bits == 64:
             number = writer.register(f"trunc i64 {number} to i32")
         scaled = writer.register(f"mul i32 {number}, {element_bytes}")
-        base = writer.register(f"add i32 {base}, {scaled}")
-    return writer.register(f"add i32 {base}, {offset}") if offset else base
+    base = f"ptrtoint (ptr addrspace(3) {writer.module.shared_symbol()} to i32)"
+    if offset:
+        base = f"add (i32 {base}, i32 {wrap_integer(offset, int32)})"
+    return base if scaled is None else writer.register(f"add i32 {scaled}, {base}")

@@ -64,12 +64,23 @@ def read(context: Context, registers: Sequence[str], kind: str) -> list[str]:
     return _move(context, moves, constraints, results=(kind,) * len(registers))
 
 
+def read_rounded(context: Context, registers: Sequence[str], kind: str) -> list[str]:
+    """float32 registers as i32 operands of two elements of LLVM type ``kind`` (half, bfloat), the first in the lower
+    bits."""
+    pair = {"half": "f16x2", "bfloat": "bf16x2"}[kind]
+    words = []
+    for low, high in zip(registers[::2], registers[1::2], strict=True):
+        words += _move(context, f"cvt.rn.{pair}.f32 $0, {high}, {low};", "=r", results=("i32",))
+    return words
+
+
 def write(context: Context, registers: Sequence[str], values: Sequence[str], kind: str) -> None:
     """Sets the registers whole, from values of LLVM type ``kind``."""
+    cleared = [name for name, value in zip(registers, values, strict=True) if value in _ZEROS]
+    if cleared:
+        _move(context, " ".join(f"mov.b32 {name}, 0;" for name in cleared), "")
     for name, value in zip(registers, values, strict=True):
-        if value in _ZEROS:
-            _move(context, f"mov.b32 {name}, 0;", "")
-        else:
+        if value not in _ZEROS:
             _move(context, f"mov.b32 {name}, $0;", _LETTERS[kind], {value: kind})
 
 

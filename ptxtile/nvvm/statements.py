@@ -9,7 +9,7 @@ from ptxtile.ir.gpu_ops import GpuOp
 from ptxtile.ir.statements import LoopKind, Statement
 from ptxtile.ir.tensor_core_ops import Wgmma, WgmmaCommitGroup, WgmmaFence, WgmmaWaitGroup
 from ptxtile.ir.tile_ops import Print
-from ptxtile.nvvm import gpu_ops, memory, operators, printing, tensor_core_ops
+from ptxtile.nvvm import gpu_ops, memory, operators, printing, register_nests, tensor_core_ops
 from ptxtile.nvvm.context import Context, Loop
 from ptxtile.nvvm.dtypes import value_type
 from ptxtile.nvvm.expressions import evaluate, index_of, scalar
@@ -65,7 +65,8 @@ def _for(context: Context, node: ir.For) -> None:
     if node.step == 0:
         raise context.writer.error("a loop of step 0 never ends")
     if node.kind is LoopKind.UNROLLED:
-        _unrolled(context, node, start, stop)
+        if not register_nests.write(context, node):
+            _unrolled(context, node, start, stop)
     elif node.kind is LoopKind.SERIAL:
         _serial(context, node, start, stop)
     else:

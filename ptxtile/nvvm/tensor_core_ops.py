@@ -25,21 +25,11 @@ def load_fragment(context: Context, buffer: Buffer, first: Value, elements: int,
     named = context.named.get(buffer.storage.name)
     if named is not None and first.constant is not None:
         return named_registers.read(context, named.holding(int(first.constant), elements), kind)
-    values = memory.load(context, buffer, first, dtype.with_lanes(elements))
-    texts = [writer.operand(value) for value in values]
+    if dtype.bits < 32:
+        return memory.load_words(context, buffer, first, elements)
+    texts = [writer.operand(value) for value in memory.load(context, buffer, first, dtype.with_lanes(elements))]
     own = value_type(dtype)
-    if own == kind:
-        return texts
-    if dtype.bits == 32:
-        return [writer.register(f"bitcast {own} {text} to {kind}") for text in texts]
-    count = 32 // dtype.bits
-    packed, vector = [], f"<{count} x {own}>"
-    for start in range(0, elements, count):
-        whole = "poison"
-        for lane, text in enumerate(texts[start : start + count]):
-            whole = writer.register(f"insertelement {vector} {whole}, {own} {text}, i32 {lane}")
-        packed.append(writer.register(f"bitcast {vector} {whole} to i32"))
-    return packed
+    return texts if own == kind else [writer.register(f"bitcast {own} {text} to {kind}") for text in texts]
 
 
 def store_fragment(context: Context, buffer: Buffer, first: Value, registers: list[str], kind: str) -> None:
@@ -50,17 +40,12 @@ def store_fragment(context: Context, buffer: Buffer, first: Value, registers: li
         elements = len(registers) * 32 // dtype.bits
         named_registers.write(context, named.holding(int(first.constant), elements), registers, kind)
         return
-    own = value_type(dtype)
-    if own == kind:
-        texts = registers
-    elif dtype.bits == 32:
+    if dtype.bits < 32:
+        memory.store_words(context, buffer, first, registers)
+        return
+    own, texts = value_type(dtype), registers
+    if own != kind:
         texts = [writer.register(f"bitcast {kind} {text} to {own}") for text in registers]
-    else:
-        count = 32 // dtype.bits
-        vector, texts = f"<{count} x {own}>", []
-        for register in registers:
-            whole = writer.register(f"bitcast i32 {register} to {vector}")
-            texts += [writer.register(f"extractelement {vector} {whole}, i32 {lane}") for lane in range(count)]
     memory.store(context, buffer, first, [Value(text, dtype.element) for text in texts])
 
 
@@ -156,7 +141,7 @@ def _pending(context: Context) -> PendingWgmma:
     """The block that is being collected. It is written when the next other op, or the end of the LLVM block, comes."""
     if context.wgmma is None:
         context.wgmma = PendingWgmma()
-        context.writer.before_control = lambda: flush(context)
+        context.writer.before_control.append(lambda: flush(context))
     return context.wgmma
 
 

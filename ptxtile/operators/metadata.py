@@ -15,7 +15,7 @@ from ptxtile.frontend.trace import trace
 from ptxtile.ir.expressions import Var
 from ptxtile.ir.written_tensors import written_tensors
 from ptxtile.kernel import JITKernel
-from ptxtile.launch_record import Allocation, SizeOperation, Symbol, evaluate_size
+from ptxtile.launch_record import Allocation, SizeOperation, Symbol, evaluate_size, solvable
 from ptxtile.records import record
 from ptxtile.runtime.dtypes import FORMATS, torch_dtype
 from ptxtile.runtime.symbols import SizeExpression
@@ -83,11 +83,24 @@ def solve(kernel: JITKernel, values: Sequence[Any]) -> dict[str, Any]:
         for declared, actual in zip(parameter.shape, tensor.shape, strict=False):
             if isinstance(declared, Var):
                 found.setdefault(declared.name, actual)
+    while any(_solve_sum(parameter, tensor.shape, found) for parameter, tensor in tensors):
+        pass
     for parameter, tensor in tensors:
         for declared, actual in zip(parameter.strides or (), tensor.stride(), strict=False):
             if isinstance(declared, Var):
                 found.setdefault(declared.name, actual)
     return found
+
+
+def _solve_sum(parameter: TensorSignature, shape: Sequence[Any], found: dict[str, Any]) -> bool:
+    """Whether a dimension gave a size that it is a sum of. :func:`check_tensors` finds what does not divide."""
+    for declared, actual in zip(parameter.shape, shape, strict=False):
+        one = solvable(size_record(declared), found)
+        if one is not None:
+            name, factor, offset = one
+            found[name] = (actual - symbolic_size(offset, found)) // factor
+            return True
+    return False
 
 
 def constants_of(kernel: JITKernel, sizes: Mapping[str, Any]) -> dict[str, int]:

@@ -17,9 +17,11 @@ from ptxtile.launch_record import (
     KernelLaunch,
     LaunchRecord,
     ScalarArgument,
+    SizeOperation,
     Symbol,
     TensorArgument,
     evaluate_size,
+    solvable,
 )
 from ptxtile.records import record
 from ptxtile.runtime.dtypes import FORMATS, torch_dtype
@@ -63,9 +65,10 @@ def bind(
     """Check ``args`` and ``kwargs`` against ``record``, solve its symbols, allocate its tensors.
 
     ``device_type``: ``"cuda"`` or ``"cpu"``. A symbol takes its value from an integer argument, else from the first
-    dimension that is that symbol alone, else from the first such stride; every other occurrence must agree. Strides
-    of dimensions of size 1, and of tensors without elements, do not matter. Allocations are contiguous, on the
-    arguments' device, uninitialised.
+    dimension that is that symbol alone, else from the first one that is a sum of it, times an integer, and of known
+    symbols, else from the first stride that is that symbol; every other occurrence must agree. Strides of dimensions of
+    size 1, and of tensors without elements, do not matter. Allocations are contiguous, on the arguments' device,
+    uninitialised.
     """
     values = _match(record, args, kwargs or {})
     scalars: dict[str, int | float] = {}
@@ -202,12 +205,15 @@ def _solve_and_check(
     tensors: Mapping[str, torch.Tensor],
     symbols: Symbols,
 ) -> None:
-    """Solve symbols from shapes, then from strides, and compare every size and every stride that matters."""
+    """Solve symbols from shapes, where they stand alone and then where they are the only unknown of a sum, then from
+    strides, and compare every size and every stride that matters."""
     for _, argument in declared:
         for dimension, size in enumerate(argument.shape):
             if isinstance(size, Symbol):
                 value = tensors[argument.name].shape[dimension]
                 symbols.define(size.name, value, f"dimension {dimension} of argument {argument.name!r}")
+    while any(_solve_sum(record, *one, tensors, symbols) for one in declared):
+        pass  # what is known now may leave one unknown in another sum
     for position, argument in declared:
         shape = tensors[argument.name].shape
         expected = symbols.evaluate_all(argument.shape, f"the shape of argument {argument.name!r}")
@@ -231,6 +237,32 @@ def _solve_and_check(
                 symbols.define(stride.name, 0, "a dimension of size 1")  # never multiplied by anything but index 0
     for position, argument in declared:
         _check_strides(record, position, argument, tensors[argument.name], symbols)
+
+
+def _solve_sum(
+    record: LaunchRecord,
+    position: int,
+    argument: TensorArgument,
+    tensors: Mapping[str, torch.Tensor],
+    symbols: Symbols,
+) -> bool:
+    """Whether a dimension of the argument, which is c · n + d, gave the value of a symbol n."""
+    for dimension, size in enumerate(argument.shape):
+        found = solvable(size, symbols.values) if isinstance(size, SizeOperation) else None
+        if found is None:
+            continue
+        name, factor, offset = found
+        actual = tensors[argument.name].shape[dimension]
+        value, rest = divmod(actual - evaluate_size(offset, symbols.values), factor)
+        if rest or value < 0:
+            raise ArgumentError(
+                f"{subject_of(record, position)}: wrong size of dimension {dimension}",
+                expected=f"{size} for a whole number {name} ≥ 0{symbols.explain([offset])}",
+                got=f"{actual}, shape {_shown(tensors[argument.name].shape)}",
+            )
+        symbols.define(name, value, f"dimension {dimension} of argument {argument.name!r}, which is {size}")
+        return True
+    return False
 
 
 def _dimensions_that_matter(tensor: torch.Tensor) -> list[int]:

@@ -17,6 +17,7 @@ from ptxtile.sim.control_flow import mixed_storages
 from ptxtile.sim.dtypes import Value, constant_value
 from ptxtile.sim.machine import CtaGroup, KernelContext, run_to_completion
 from ptxtile.sim.memory import GlobalTensor
+from ptxtile.sim.named_barriers import with_known_ids
 from ptxtile.sim.rules.registers import check_register_pool
 from ptxtile.sim.tensor_maps import TensorMap
 
@@ -82,6 +83,7 @@ def prepare_launches(
                 expected=str((kernel.threads, 1, 1)),
                 got=str(launch.block),
             )
+        kernel = with_known_ids(kernel)
         check_register_pool(kernel)
         _check_clusters(kernel, grid)
         yield replace(_context(program, launch, kernel, grid, memory, scalars, symbols), effects=effects), launch

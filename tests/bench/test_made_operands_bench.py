@@ -24,6 +24,8 @@ def test_it_runs_to_its_end(monkeypatch, tmp_path) -> None:
     monkeypatch.setattr(sys, "argv", ["made_operands.py", "--turns", "2", "--divide", "16"])
     made_operands.main()
     rows = json.loads((tmp_path / "made_operands.json").read_text())["rows"]
-    assert [(row["case"], row["waits"]) for row in rows] == [
-        (case, name) for case in made_operands.CASES for name in ("next iteration", "at once")
-    ]
+    assert list(dict.fromkeys(row["case"] for row in rows)) == list(made_operands.CASES)
+    for case in made_operands.CASES:
+        forms = {row["waits"]: row["chosen"] for row in rows if row["case"] == case}
+        assert {"next iteration", "at once"} <= set(forms) <= set(made_operands.FORMS) and sum(forms.values()) == 1
+        assert ("one by one" in forms) == case.startswith("swiglu")

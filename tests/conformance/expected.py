@@ -437,6 +437,12 @@ def bar_arrive(A, B) -> Tensors:
     return {"B": int32([3 * int(a) for a in A.flip(0)])}
 
 
+@expects
+def bar_at(A, B, C) -> Tensors:
+    backwards = A.reshape(3, 32).flip(1).flatten()
+    return {"B": int32([3 * int(a) for a in backwards]), "C": int32([5 * int(a) for a in A[:64].flip(0)])}
+
+
 def _lanes_like(values: list[int]) -> list[int]:
     """For each thread the lanes of its warp that have its value, as bits."""
     return [sum(1 << lane for lane in range(32) if values[t // 32 * 32 + lane] == values[t])
@@ -503,6 +509,18 @@ def grid_sync(A, B) -> Tensors:
                 b[(me + 1) % 6][47 - t] = wrap(a[me][t] * 3 + step)
         a = [[wrap(value - me) for value in b[me]] for me in range(6)]
     return {"A": torch.tensor(a, dtype=torch.int32), "B": torch.tensor(b, dtype=torch.int32)}
+
+
+@expects
+def grid_dependency_wait(A, B, C) -> Tensors:
+    B = A * 3 + torch.arange(4, dtype=torch.int32)[:, None]
+    return {"B": B, "C": (B - A).flip(0, 1)}
+
+
+@expects
+def launch_dependents(A, B) -> Tensors:
+    B = A + 1
+    return {"A": B.flip(0) * 2, "B": B}
 
 
 @expects

@@ -229,7 +229,9 @@ def by_description(description: dict[str, Any], tensors: dict[str, torch.Tensor]
                 continue
             dimension = place["dimension"]
             if place["property"] == "size":
-                symbols[symbol["name"]] = tensor.shape[dimension]
+                solved, rest = divmod(tensor.shape[dimension] - value(place["offset"]), place["factor"])
+                assert not rest
+                symbols[symbol["name"]] = solved
                 break
             if tensor.shape[dimension] > 1 and tensor.numel():
                 symbols[symbol["name"]] = tensor.stride(dimension)
@@ -299,6 +301,42 @@ def test_a_gemm(fake, tmp_path, arch) -> None:
 def test_dynamic_sizes(fake, tmp_path, rows) -> None:
     kernel = row_sums_and_doubles.compile(N=8)
     compared(fake, tmp_path, kernel.artifact, {"X": torch.zeros(rows, 8)}, "C99")
+
+
+@ptxtile.jit
+def summed(X, Y, tile=32):
+    n, m = T.dynamic("n, m")
+    X: T.Tensor((n * 4 + 2,), T.float32)
+    Y: T.Tensor((m + 2 * n, 3), T.float32)
+    Z = T.empty((n, m), T.float32)
+    with T.Kernel(T.ceildiv(m, tile), n, threads=tile) as (bx, by):
+        for i in T.Parallel(tile):
+            Z[by, bx * tile + i] = X[by * 4] + Y[bx * tile + i, 1]
+    return Z
+
+
+@pytest.mark.usefixtures("no_machine_code")
+@pytest.mark.parametrize("n, m", [(16, 32), (3, 0), (5, 7)])
+def test_sizes_that_sums_give(fake, tmp_path, n, m) -> None:
+    call = {"X": torch.zeros(n * 4 + 2), "Y": torch.zeros(m + 2 * n, 3)}
+    compared(fake, tmp_path, summed.compile().variant_for(*call.values()).compiled(), call, "C99")
+
+
+@pytest.mark.usefixtures("no_machine_code")
+@pytest.mark.parametrize(
+    "change, reason",
+    [
+        ("arguments.X.shape[0] = 15;", "X: the shape is not [((n * 4) + 2)]"),
+        ("arguments.Y.shape[0] = 4;", "m would be negative"),
+        ("arguments.X.shape[0] = 1; ", "X: the shape is not [((n * 4) + 2)]"),
+    ],
+)
+def test_sums_that_do_not_fit(fake, tmp_path, change, reason) -> None:
+    tensors = {"X": torch.zeros(3 * 4 + 2), "Y": torch.zeros(5 + 6, 3), "Z": torch.zeros(3, 5)}
+    made = summed.compile().export(tmp_path, arguments=[tensors["X"], tensors["Y"]])
+    description = json.loads(made.description.read_text())
+    (end,) = programs.recorded(tmp_path, description, [*programs.filled(description, tensors, {}), change])["end"]
+    assert end["result"] == 1 and end["reason"].startswith(reason)
 
 
 @pytest.mark.usefixtures("no_machine_code")

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import ptxtile.language as T
 from ptxtile.errors import PtxtileError, ResourceError, TraceError, TypeMismatchError
-from ptxtile.ir.expressions import Const
+from ptxtile.ir.expressions import Const, Load
 from ptxtile.ir.rewrite import walk
 from ptxtile.ir.statements import Store, View
 from ptxtile.ir.tile_ops import Copy, Fill, Print
@@ -17,8 +17,8 @@ from tests.frontend.interpreter import run
 from tests.frontend.tracing import traced
 
 
-def copies(body) -> list[Copy]:
-    """The copies that ``body(A, V, shared, bx)`` makes; A is (256, 128), V is (4, 8, 64)."""
+def made(body, kind):
+    """What of ``kind`` ``body(A, V, shared, bx)`` makes; A is (256, 128), V is (4, 8, 64)."""
     inline = T.macro(body)
 
     @T.prim_func
@@ -27,7 +27,11 @@ def copies(body) -> list[Copy]:
             shared = T.alloc_shared((64, 32), "float32")
             inline(A, V, shared, bx)
 
-    return [node for node in walk(traced(main).kernels[0].body) if isinstance(node, Copy)]
+    return [node for node in walk(traced(main).kernels[0].body) if isinstance(node, kind)]
+
+
+def copies(body) -> list[Copy]:
+    return made(body, Copy)
 
 
 def refused(body, match, error: type[Exception] = TraceError) -> PtxtileError:
@@ -269,16 +273,6 @@ def test_copy_inside_parallel():
     refused(body, "T.copy inside of T.Parallel")
 
 
-def test_if_on_a_fragment_element():
-    def body(A, V, shared, bx):
-        frag = T.alloc_fragment((64, 32), "float32")
-        if frag[1, 2] > 0:
-            A[0, 0] = 1
-
-    error = refused(body, "one element of the fragment frag outside of T.Parallel")
-    assert "shared" in str(error.hint)
-
-
 def test_a_fragment_element_starts_a_region():
     def body(A, V, shared, bx):
         frag = T.alloc_fragment((64, 32), "float32")
@@ -290,37 +284,23 @@ def test_a_fragment_element_starts_a_region():
     assert second.source.extents == (32, 32)
 
 
-@pytest.mark.parametrize("use", ["name", "store", "operand"])
-def test_a_fragment_element_has_no_value(use):
+def test_a_region_that_starts_at_a_fragment_element_reads_no_element():
     def body(A, V, shared, bx):
         frag = T.alloc_fragment((64, 32), "float32")
-        if use == "name":
-            x = frag[1, 2]
-            A[0, 0] = x
-        elif use == "store":
-            A[0, 0] = frag[1, 2]
-        else:
-            A[0, 0] = 1 + frag[1, 2]
+        T.copy(frag[32, 0], A[0:32, 0:32])
 
-    refused(body, "cannot read one element of the fragment frag")
+    assert copies(body) and not made(body, Load)
 
 
-def test_writing_a_fragment_element_outside_of_parallel():
+@pytest.mark.parametrize("shape", [(1,), (64,)])
+def test_an_element_of_a_fragment_is_a_scalar(shape):
     def body(A, V, shared, bx):
-        frag = T.alloc_fragment((64, 32), "float32")
-        frag[1, 2] = 1
-
-    refused(body, "cannot write one element of the fragment frag")
-
-
-def test_a_fragment_of_one_element_is_a_scalar():
-    def body(A, V, shared, bx):
-        frag = T.alloc_fragment((1,), "float32")
+        frag = T.alloc_fragment(shape, "float32")
         frag[0] = 2
         if frag[0] > 0:
-            A[0, 0] = frag[0]
+            A[0, 0] = frag[0] + 1
 
-    copies(body)
+    assert [load.buffer.name for load in made(body, Load)] == ["frag", "frag"]
 
 
 def test_a_buffer_as_a_condition():

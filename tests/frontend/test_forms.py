@@ -177,16 +177,30 @@ def test_dynamic_sizes_are_symbols():
     assert memory["A"][:, 0].tolist() == [6.0] * 5
 
 
-def test_a_dynamic_size_that_cannot_be_solved():
-    m = T.dynamic("m")
+@pytest.mark.parametrize(
+    "of", [lambda m, k: m * m, lambda m, k: m // 2, lambda m, k: m + k, lambda m, k: m * 2 - m * 2]
+)
+def test_a_dynamic_size_that_cannot_be_solved(of):
+    m, k = T.dynamic("m, k")
 
     @T.prim_func
-    def main(A: T.Tensor((m * 2,), "float32")):
-        with T.Kernel(1, threads=32):
+    def main(A: T.Tensor((of(m, k),), "float32")):
+        with T.Kernel(m, threads=32):
             A[0] = 1
 
     with pytest.raises(TraceError, match="dynamic size m cannot be solved"):
         traced(main)
+
+
+def test_dynamic_sizes_that_sums_give():
+    m, k = T.dynamic("m, k")
+
+    @T.prim_func
+    def main(A: T.Tensor((m * 2 - k,), "float32"), B: T.Tensor((k * 4 + 3,), "float32")):
+        with T.Kernel(m, threads=32):
+            A[0] = 1
+
+    assert [symbol.name for symbol in traced(main).symbols] == ["m", "k"]
 
 
 def test_scalars_by_signature_and_in_the_body():

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ptxtile.ir.access import Access
-from ptxtile.ir.access_context import Context, active_threads, kernel_context
+from ptxtile.ir.access_context import Context, kernel_context
 from ptxtile.ir.buffers import Buffer, Scope, allocate
 from ptxtile.ir.conflicts import Overlap, Relation, compare, conflicts, repeats_conflict
 from ptxtile.ir.enumeration import NotEnumerable, evaluate, separate
@@ -253,11 +253,11 @@ def test_lazy_operands_are_read_under_their_condition() -> None:
 
 def test_active_threads() -> None:
     where = context()
-    assert active_threads(where) == (0xFF, True)
-    assert active_threads(where.with_condition(logical_and(THREAD.lt(3), N.gt(1)))) == (0b111, True)
-    assert active_threads(where.with_condition(THREAD.lt(N))) == (0xFF, False)
-    assert active_threads(where.with_condition(THREAD.lt(3), holds=False)) == (0xF8, True)
-    assert active_threads(where.for_threads(4, 2)) == (0x30, True)
+    assert where.active_threads() == (0xFF, True)
+    assert where.with_condition(logical_and(THREAD.lt(3), N.gt(1))).active_threads() == (0b111, True)
+    assert where.with_condition(THREAD.lt(N)).active_threads() == (0xFF, False)
+    assert where.with_condition(THREAD.lt(3), holds=False).active_threads() == (0xF8, True)
+    assert where.for_threads(4, 2).active_threads() == (0x30, True)
 
 
 def test_bytes_and_words_of_one_storage() -> None:

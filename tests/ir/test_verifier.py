@@ -13,6 +13,7 @@ from ptxtile.errors import VerificationError
 from ptxtile.ir import statements, verifier
 from ptxtile.ir.buffers import Buffer, Scope, Storage, allocate
 from ptxtile.ir.expressions import Binary, Const, Var, constant, load
+from ptxtile.ir.grid_dependency_ops import GridDependencyWait
 from ptxtile.ir.parser import parse_program
 from ptxtile.ir.printer import print_program
 from ptxtile.ir.program import Fact
@@ -146,6 +147,14 @@ def edited(old: str, new: str, source=gpu_program):
     printed = print_program(source())
     assert old in printed
     return parse_program(printed.replace(old, new))
+
+
+def dependent(cooperative: bool):
+    """The sample program with a wait for the grids in front, launched before they have ended."""
+    program = gpu_program()
+    kernel = replace(program.kernels[0], body=seq(GridDependencyWait(), program.kernels[0].body))
+    launch = replace(program.launch.launches[0], dependent_launch=True, cooperative=cooperative)
+    return replace(program, kernels=(kernel,), launch=replace(program.launch, launches=(launch,)))
 
 
 def with_body(*statements):
@@ -330,6 +339,7 @@ BROKEN = [
     (20, lambda: tile(GEMM.format(a="F", b="S", c="F", k=32, more=""))),
     (20, lambda: tile(GEMM.format(a="F", b="S", c="S", k=64, more=""))),
     (20, lambda: tile(GEMM.format(a="F", b="S", c="F", k=64, more=", clear_if=bx"))),
+    (20, lambda: tile(GEMM.format(a="F", b="S", c="F", k=64, more=", commits=False"))),
     (20, lambda: tile("copy(S, A[0, 0].tile(64, 64), path=CopyPath.CP_ASYNC, coalesced_width=4)")),
     (20, lambda: tile("copy(A[0, 0].tile(64, 64), S, path=CopyPath.CP_ASYNC)")),
     (20, lambda: tile("copy(A[0, 0].tile(64, 64), S, path=CopyPath.CP_ASYNC, coalesced_width=8)")),
@@ -399,11 +409,17 @@ BROKEN = [
     (33, lambda: gpu("bar_sync(id=1, threads=288)")),
     (33, lambda: gpu("bar_arrive(id=16, threads=32)")),
     (33, lambda: gpu("bar_arrive(id=1, threads=48)")),
+    (33, lambda: gpu("bar_at(index=thread // 32, threads=48)")),
+    (33, lambda: gpu("bar_at(index=cast(thread, int64), threads=32)")),
     (33, lambda: gpu(COUNTING.format(mode="xor", id=1, threads=64))),
     (33, lambda: gpu(COUNTING.format(mode="and", id=16, threads=64))),
     (33, lambda: gpu(COUNTING.format(mode="and", id=1, threads=48))),
     (48, lambda: gpu(COUNTING.format(mode="popc", id=1, threads=64))),
     (33, lambda: gpu(LEGAL_GPU.replace("mbarrier_arrive(barrier=full, index=1)", "grid_sync()"))),
+    (33, lambda: gpu(LEGAL_GPU.replace("mbarrier_arrive(barrier=full, index=1)", "grid_dependency_wait()"))),
+    (33, lambda: gpu("if bx == 0:\n    grid_dependency_wait()")),
+    (33, lambda: gpu("for n in serial(0, 2):\n    grid_dependency_wait()")),
+    (33, lambda: tile("if bx == 0:\n    grid_dependency_wait()", stage="async")),
     (48, lambda: gpu(COUNTING.format(mode="and", id=1, threads=64) + "\nsync_warp(mask=uint32(0))")),
     (48, lambda: gpu(COUNTING.format(mode="and", id=1, threads=64) + "\nsync_warp(mask=1)")),
     (48, lambda: gpu(MATCHING.format(value="thread", mode="some", mask=""))),
@@ -458,6 +474,8 @@ BROKEN = [
     (39, lambda: edited("block=(256, 1, 1)", "block=(128, 1, 1)")),
     (39, lambda: edited("            shared_bytes=16392", "            shared_bytes=16384")),
     (39, lambda: edited("            grid=(16, 16, 1)", "            grid=(M, 16, 1)")),
+    (39, lambda: edited("            shared_bytes=16392", "            dependent_launch=True, shared_bytes=16392")),
+    (39, lambda: dependent(cooperative=True)),
     (39, lambda: edited('KernelParameter(kind="pointer", name="C")', 'KernelParameter(kind="pointer", name="Q")')),
     (39, lambda: replace(gpu_program(), launch=replace(gpu_program().launch, tensor_maps=()))),
     (40, lambda: edited('KernelParameter(kind="pointer", name="C"),', "")),
@@ -518,6 +536,7 @@ BROKEN.append((45, partial(gpu, tensor_core_bodies.wgmma(), threads=96)))
 @pytest.mark.parametrize("body", [
     *tensor_core_bodies.LEGAL,
     COUNTING.format(mode="and", id=1, threads=64) + "\ngrid_sync()\nsync_warp(mask=uint32(1))",
+    "launch_dependents()\ngrid_dependency_wait()\nif thread == 0:\n    launch_dependents()\ngrid_dependency_wait()",
     MATCHING.format(value="thread", mode="all", mask=", mask=uint32(3)"),
 ])  # fmt: skip
 def test_legal_tensor_core_ops_pass(body):
@@ -530,6 +549,11 @@ def test_legal_tensor_core_ops_pass(body):
 def test_a_broken_invariant_is_found(invariant, make):
     with pytest.raises(VerificationError, match=f"invariant {invariant}: "):
         verify(make())
+
+
+def test_a_kernel_that_waits_may_be_launched_early():
+    verify(dependent(cooperative=False))
+    verify(tile("if bx == 0:\n    grid_dependency_wait()"))  # the user's, which moves out of the branch
 
 
 def test_every_invariant_has_a_test():

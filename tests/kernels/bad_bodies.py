@@ -79,17 +79,19 @@ def operation_of_later(A, F, n):
     T.cumsum(A, F)  # here
 
 
-def condition_on_a_fragment_element(A, F, n):
-    if F[0, 0] > 0:  # here
-        A[0, 0] = 1
+def fragment_element_of_each_thread(A, F, n):
+    F[0, 0] = T.get_thread_binding(0)  # here
 
 
-def ternary_on_a_fragment_element(A, F, n):
-    A[0, 0] = 1.0 if F[1, 1] else 2.0  # here
+def fragment_element_of_some_threads(A, F, n):
+    if T.get_thread_binding(0) < 3:
+        F[0, 0] = 1.0  # here
 
 
-def fragment_element_read(A, F, n):
-    A[0, 0] = F[0, 0]  # here
+def element_of_a_large_fragment(A, F, n):
+    large = T.alloc_fragment((32, 64), T.float32)
+    T.clear(large)
+    A[0, 0] = large[n, 3]  # here
 
 
 def condition_on_a_whole_buffer(A, F, n):

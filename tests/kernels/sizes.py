@@ -63,6 +63,29 @@ def computed_sizes(generator, sizes):
     return Call(kernel, (a, b), (torch.cat([a, b]), (a + sizes[0]).reshape(-1)))
 
 
+def interleaved(block=64):
+    """Sizes of which no tensor has one alone: n from 3 n + 1 rows, then m from m + n."""
+
+    @T.prim_func
+    def main(A: T.Tensor((n * 3 + 1,), "int32"), B: T.Tensor((m + n, 2), "int32"), C: T.Tensor((m, 3), "int32")):
+        with T.Kernel(T.ceildiv(m, block), threads=64) as bx:
+            for i, j in T.Parallel(block, 3):
+                row = bx * block + i
+                if row < m:
+                    C[row, j] = A[(row % n) * 3 + j + 1] + B[n + row, 1] + A.shape[0]
+
+    return main
+
+
+@cases(CASES, card=True, rows=[{"few": 5, "rows": 9}, {"few": 16, "rows": 64}, {"few": 1, "rows": 130}])
+def sizes_from_sums(generator, few, rows):
+    a = inputs.moderate(generator, (few * 3 + 1,), torch.int32)
+    b = inputs.moderate(generator, (rows + few, 2), torch.int32)
+    expected = a[1:].reshape(few, 3)[torch.arange(rows) % few] + b[few:, 1:] + (few * 3 + 1)
+    kernel = ptxtile.jit(out_idx=[2])(interleaved)()
+    return Call(kernel, (a, b), expected)
+
+
 @cases(CASES, card=lambda view: True, view=["transposed", "part", "strided"])
 def dynamic_views(generator, view):
     base = inputs.moderate(generator, (90, 90))

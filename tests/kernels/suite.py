@@ -5,9 +5,11 @@ from __future__ import annotations
 from tests.kernels import (
     arithmetic,
     atomics,
+    branches,
     casts,
     elementwise,
     forms,
+    fragment_elements,
     given_layouts,
     loops,
     manual,
@@ -23,7 +25,7 @@ from tests.kernels import (
 
 _MODULES = (
     elementwise, tensors, sizes, storage, forms, loops, arithmetic, casts, mathematics, atomics, manual, roles,
-    meetings, given_layouts, ordered_pipelines, regions,
+    meetings, branches, given_layouts, ordered_pipelines, regions, fragment_elements,
 )  # fmt: skip
 
 CASES = [case for module in _MODULES for case in module.CASES]

@@ -12,7 +12,7 @@ import torch
 
 import ptxtile
 import ptxtile.language as T
-from ptxtile.errors import PtxtileError, ResourceError, TraceError, TypeMismatchError
+from ptxtile.errors import LoweringError, PtxtileError, ResourceError, TraceError, TypeMismatchError
 from tests.kernels import bad_bodies
 from tests.kernels.refusal import PACKAGE, refused
 
@@ -95,18 +95,23 @@ BODIES: list[tuple[Callable[..., None], type[PtxtileError], str, list[str]]] = [
     (bad_bodies.unknown_operation, TraceError, "T.coppy", ["no T.coppy", "did you mean T.copy"]),
     (bad_bodies.operation_of_later, TraceError, "T.cumsum", ["T.cumsum is not supported yet"]),
     (
-        bad_bodies.condition_on_a_fragment_element,
-        TraceError,
-        "F[0, 0] > 0",
-        ["outside of T.Parallel", "got: *no scalar", "hint: "],
+        bad_bodies.fragment_element_of_each_thread,
+        LoweringError,
+        "F[0, 0] = T.get_thread_binding(0)",
+        ["outside of T.Parallel", "expected: .*all threads agree", "got: *one that depends on", "alloc_local"],
     ),
     (
-        bad_bodies.ternary_on_a_fragment_element,
-        TraceError,
-        "1.0 if F[1, 1] else 2.0",
-        ["outside of T.Parallel", "got: *no scalar"],
+        bad_bodies.fragment_element_of_some_threads,
+        LoweringError,
+        "F[0, 0] = 1.0",
+        ["outside of T.Parallel", "got: *a condition that depends on the thread", "alloc_local"],
     ),
-    (bad_bodies.fragment_element_read, TraceError, "A[0, 0] = F[0, 0]", ["outside of T.Parallel", "got: *no scalar"]),
+    (
+        bad_bodies.element_of_a_large_fragment,
+        LoweringError,
+        "A[0, 0] = large[n, 3]",
+        ["outside of T.Parallel", "expected: *at most 4096 bytes", "got: *8192 bytes", "alloc_shared"],
+    ),
     (bad_bodies.condition_on_a_whole_buffer, TypeMismatchError, "F", ["condition", "expected: *a scalar", "got: .*F"]),
     (
         bad_bodies.unknown_dtype,

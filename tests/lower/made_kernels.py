@@ -71,9 +71,10 @@ def scaled(
 
 
 @ptxtile.jit
-def two_products(Q, K, V, block=64, threads=128, num_stages=3, through="registers", rescaled=False):
-    """(Q · Kᵀ / 8) · V for blocks of rows of Q; the first product is cast on its way, in registers or ``through``
-    shared memory. ``rescaled``: the sum so far is halved in each iteration, as the maximum of a softmax would."""
+def two_products(Q, K, V, block=64, threads=128, num_stages=3, through="registers", rescaled=False, keys=64):
+    """(Q · Kᵀ / 8) · V for blocks of rows of Q, ``keys`` rows of K and V at a time; the first product is cast on its
+    way, in registers or ``through`` shared memory. ``rescaled``: the sum so far is halved in each iteration, as the
+    maximum of a softmax would."""
     M, N, D = T.const("M, N, D")
     Q: T.Tensor((M, D), "bfloat16")
     K: T.Tensor((N, D), "bfloat16")
@@ -81,23 +82,23 @@ def two_products(Q, K, V, block=64, threads=128, num_stages=3, through="register
     O = T.empty((M, D), "float32")
     with T.Kernel(M // block, threads=threads) as bx:
         Q_shared = T.alloc_shared((block, D), "bfloat16")
-        K_shared = T.alloc_shared((64, D), "bfloat16")
-        V_shared = T.alloc_shared((64, D), "bfloat16")
-        P_shared = T.alloc_shared((block, 64), "bfloat16")
-        S = T.alloc_fragment((block, 64), "float32")
-        P = T.alloc_fragment((block, 64), "bfloat16")
+        K_shared = T.alloc_shared((keys, D), "bfloat16")
+        V_shared = T.alloc_shared((keys, D), "bfloat16")
+        P_shared = T.alloc_shared((block, keys), "bfloat16")
+        S = T.alloc_fragment((block, keys), "float32")
+        P = T.alloc_fragment((block, keys), "bfloat16")
         total = T.alloc_fragment((block, D), "float32")
         T.copy(Q[bx * block, 0], Q_shared)
         T.clear(total)
-        for k in T.Pipelined(N // 64, num_stages=num_stages):
-            T.copy(K[k * 64, 0], K_shared)
+        for k in T.Pipelined(N // keys, num_stages=num_stages):
+            T.copy(K[k * keys, 0], K_shared)
             T.gemm(Q_shared, K_shared, S, transpose_B=True, policy=T.GemmWarpPolicy.FullRow, clear_accum=True)
-            for i, j in T.Parallel(block, 64):
+            for i, j in T.Parallel(block, keys):
                 P[i, j] = S[i, j] * 0.125
             if rescaled:
                 for i, j in T.Parallel(block, D):
                     total[i, j] = total[i, j] * 0.5
-            T.copy(V[k * 64, 0], V_shared)
+            T.copy(V[k * keys, 0], V_shared)
             if through == "shared":
                 T.copy(P, P_shared)
                 T.gemm(P_shared, V_shared, total, policy=T.GemmWarpPolicy.FullRow)

@@ -146,7 +146,8 @@ def test_a_short_ring_has_no_stage_to_spare():
     kernel = scaled(num_stages=2)
     body = consumers_loop(kernel.program)
     assert positions(body, WgmmaWaitGroup)[0] > positions(body, Wgmma)[-1]
-    assert reasons(kernel, "waited for at once") == ["a ring of 2 stages has none to spare meanwhile"]
+    reason = "a ring of 2 stages has none to spare: 2 in use and 1 to load ahead are needed"
+    assert reasons(kernel, "waited for at once") == [reason]
 
 
 def test_registers_that_do_not_suffice_are_not_kept():
@@ -250,7 +251,7 @@ def test_weaker_loops_are_reported(kind, make):
     "options",
     [
         {},
-        {"num_stages": 2, "rescaled": True},
+        {"num_stages": 4, "rescaled": True},
         {"through": "shared"},
         {"through": "shared", "rescaled": True, "block": 128, "threads": 256},
     ],
@@ -275,6 +276,12 @@ def test_the_second_product_is_waited_for_with_the_next_first_one(options, block
     assert not report.findings, report.findings
     log = assemble(kernel.ptx, "sm_90a")
     assert "C75" not in log and "0 bytes spill stores" in log, log
+
+
+def test_two_products_in_a_short_ring_are_waited_for_at_once():
+    kernel = specialized(made_kernels.two_products, "sm_90a", M=128, N=320, D=64, num_stages=2)
+    reason = "a ring of 2 stages has none to spare: 1 in use and 2 to load ahead are needed"
+    assert reasons(kernel, "waited for at once") == [reason]
 
 
 @pytest.mark.parametrize("options", FORMS, ids=name)

@@ -143,17 +143,61 @@ def test_a_scalar_that_is_set_under_a_condition_keeps_the_condition():
     assert "F" not in found.replace("PATH", "")
 
 
+@pytest.mark.parametrize("scope", ["local", "fragment"])
+def test_a_table_is_filled_by_the_producer_too(scope: str):
+    body = f"""
+    R = allocate_{scope}(int32, (8,))
+    Q2 = allocate_{scope}(int32, (8,))
+    fill(Q2, 3)
+    fill(R, 0)
+    for k in serial(0, M):
+        copy(rows[k * 4].tile(4), R[0].tile(4), path=CopyPath.VECTOR)
+        Q2[0] = k
+        for h in serial(0, 8):
+            copy(X[R[h] * 16, 0].tile(16, 64), S, path=CopyPath.TMA_LOAD)
+    """
+    assert sliced(body) == text(
+        """
+        R_producer = allocate_local(int32, (8,))
+        fill(R_producer, 0)
+        for k_producer in serial(0, M):
+            copy(rows[k_producer * 4].tile(4), R_producer[0].tile(4), path=CopyPath.VECTOR)
+            for h_producer in serial(0, 8):
+                copy(X[R_producer[h_producer] * 16, 0].tile(16, 64), S, path=CopyPath.TMA_LOAD)
+        """
+    )
+
+
 # ---- refusals
 
 POSITION = LOAD.format(row="cast({value}, int32)")
+
+FROM_SHARED = "copy(S, F, path=CopyPath.VECTOR)\n"
+TABLE = "R = allocate_local(int32, (8,))\ncopy(rows[bx * 8].tile(8), R, path=CopyPath.VECTOR)\n"
 
 REFUSED = {
     "shared memory": (
         "V = allocate_shared(int32, (4,))\n" + POSITION.format(value="V[0]"),
         "V, which only the consumers have",
     ),
-    "a fragment": (POSITION.format(value="F[0, 0]"), "F, which only the consumers have"),
-    "a condition on a fragment": ("if F[0, 0] > float32(0.0):\n    §", "F, which only the consumers have"),
+    "a fragment": (FROM_SHARED + POSITION.format(value="F[0, 0]"), "F, which only the consumers have"),
+    "a condition on a fragment": (
+        FROM_SHARED + "if F[0, 0] > float32(0.0):\n    §", "F, which only the consumers have",
+    ),
+    "a fragment that a loop writes": (
+        "for i, j in parallel(16, 64):\n    F[i, j] = X[i, j]\n" + POSITION.format(value="F[0, 0]"),
+        "F, which only the consumers have",
+    ),
+    "a table from a tensor that is written": (
+        TABLE + "rows[0] = 3\n" + POSITION.format(value="R[1]"), "rows, which the kernel writes",
+    ),
+    "a table that other threads hold otherwise": (
+        "n[()] = tx\n" + TABLE + "R[3] = n[()]\n" + POSITION.format(value="R[1]"), "n, which differs between threads",
+    ),
+    "a view of a table": (
+        TABLE + 'V = view_local(int32, (8,), storage_name="R")\n' + POSITION.format(value="V[1]"),
+        "V, which only the consumers have",
+    ),
     "a written tensor": ("rows[0] = 3\n" + POSITION.format(value="rows[1]"), "rows, which the kernel writes"),
     "a tensor written by a copy": (
         "R = allocate_shared(int32, (64,))\ncopy(R, rows, path=CopyPath.VECTOR)\n" + POSITION.format(value="rows[1]"),
@@ -204,6 +248,9 @@ ACCEPTED = {
     ),
     "a condition on threads that no load needs": "if tx < 3:\n    n[()] = 1\n§",
     "a fragment that no load needs": "n[()] = cast(F[0, 0], int32)\n§",
+    "a table": TABLE + POSITION.format(value="R[1]"),
+    "a table that is set": TABLE + "R[1] = bx\n" + POSITION.format(value="R[1]"),
+    "a table in a fragment": TABLE.replace("local", "fragment") + POSITION.format(value="R[1]"),
     "a shared tile that is written": "S[0, 0] = float32(1.0)\n§",
 }
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ptxtile.ir.buffers import Scope, allocate
+from ptxtile.ir.buffers import Buffer, Scope, allocate
 from ptxtile.ir.expressions import (
     Binary,
     Compare,
@@ -27,7 +27,7 @@ from ptxtile.ir.expressions import (
 from ptxtile.ir.program import Program
 from ptxtile.ir.rewrite import walk
 from ptxtile.ir.statements import Allocate, Break, For, If, Let, LoopKind, Statement, Store, While, seq
-from ptxtile.ir.tile_ops import Copy
+from ptxtile.ir.tile_ops import Copy, Fill
 from ptxtile.ir.types import float32, int32
 from ptxtile.lower.rank_dependence import RankDependence
 from tests.lower.race_referee import BINARY, COMPARE
@@ -53,11 +53,11 @@ def rounds(*statements: Statement) -> For:
 
 
 def is_same(body: Statement, axis: int = 0, cluster: tuple[int, int, int] = (2, 1, 1)) -> bool:
-    """Whether the only copy of ``body`` is the same in all CTAs, and so is the control flow around it."""
+    """Whether the only load of ``body`` is the same in all CTAs, and so is the control flow around it."""
     made = with_clusters(body, cluster)
     dependence = RankDependence(made, made.kernels[0], axis)
-    around = [n for n in walk(body) if isinstance(n, (For, While, If)) and any(isinstance(i, Copy) for i in walk(n))]
-    (copy,) = (n for n in walk(body) if isinstance(n, Copy))
+    (copy,) = (n for n in walk(body) if isinstance(n, Copy) and n.destination.buffer is TILE)
+    around = [n for n in walk(body) if isinstance(n, (For, While, If)) and any(i is copy for i in walk(n))]
     return all(dependence.is_same(node) for node in (*around, copy))
 
 
@@ -131,6 +131,37 @@ def counting(step: Expr, where: Expr | None = None) -> Statement:
 )  # fmt: skip
 def test_scalars_that_change(body, expected):
     assert is_same(seq(Allocate(COUNT), Store(COUNT, (), constant(0)), body)) == expected
+
+
+ROWS = allocate("rows", Scope.LOCAL, int32, (4,))
+HELD = allocate("held", Scope.FRAGMENT, int32, (4,))
+OTHER = allocate("other", Scope.LOCAL, int32, (4,))
+SHARED = allocate("shared", Scope.SHARED, int32, (4,))
+
+
+def from_table(row: Expr, buffer: Buffer) -> Copy:
+    return Copy(tile_of(TABLE, (row * 4,), (4,)), whole(buffer))
+
+
+@pytest.mark.parametrize("buffer", [ROWS, HELD])
+@pytest.mark.parametrize(
+    ("fill", "expected"),
+    [
+        (lambda b: Fill(whole(b), BY), True),
+        (lambda b: Fill(whole(b), BX), False),
+        (lambda b: Fill(whole(b), BX // 2), True),
+        (lambda b: from_table(BY, b), True),
+        (lambda b: from_table(BX, b), False),
+        (lambda b: If(BX.lt(3), from_table(BY, b)), False),
+        (lambda b: seq(Fill(whole(OTHER), BX), Copy(whole(OTHER), whole(b))), False),
+        (lambda b: seq(Fill(whole(OTHER), BY), Copy(whole(OTHER), whole(b))), True),
+        (lambda b: Copy(whole(SHARED), whole(b)), False),  # what is in shared memory is not followed
+    ],
+)
+def test_tables_that_are_filled(buffer, fill, expected):
+    load_at = copy_at(Load(buffer, (K % 4,), int32) * 16)
+    allocations = (Allocate(b) for b in (ROWS, HELD, OTHER, SHARED))
+    assert is_same(seq(*allocations, Fill(whole(buffer), constant(0)), fill(buffer), rounds(load_at))) == expected
 
 
 # -- any expression ----------------------------------------

@@ -122,7 +122,7 @@ def test_refusals_are_recorded_with_their_reason(arch: str, threads: int, option
 def test_pipelined_products_say_why_they_have_roles_or_none(arch: str, k: int, reason: str):
     traced = gemm.specialize(M=128, N=128, K=k, num_stages=2, transpose_B=True).variant.tile_program
     result = lowered(traced, arch, Options())
-    (why,) = (why for why in result.why if why.pass_name == "specialize_warps")
+    (why,) = (why for why in result.why if why.pass_name == "specialize_warps" and why.subject == "gemm_kernel")
     assert reason in why.reason
     assert bool(nodes(result, Specialized)) == (why.decision == "producer and consumers") == ("loads" in reason[:5])
 

@@ -356,12 +356,15 @@ def test_a_program_that_is_not_lowered() -> None:
             emit(wrong, SM_90A)
 
 
-def test_what_llvm_refuses_is_an_error_of_ours() -> None:
+@pytest.mark.parametrize("location", [None, Location("kernel.py", 3)], ids=["no lines", "lines"])
+def test_what_llvm_refuses_is_an_error_of_ours(location: Location | None) -> None:
     """A Let inside a branch does not reach the code after it."""
     inner = Var("inner", float32)
     body = seq(If(Compare("lt", THREAD, number(3), bool_), Let(inner, at(A, 0) + 1.0)), put(C, 0, inner))
+    made = program(body, [A, C])
+    (kernel,) = made.kernels
     with pytest.raises(CompileError, match="LLVM refused"):
-        emit(program(body, [A, C]), SM_90A)
+        emit(replace(made, kernels=(replace(kernel, location=location),)), SM_90A)
 
 
 def test_emission_is_deterministic() -> None:

@@ -23,6 +23,8 @@ CONSTANTS = {
     "set_max_registers_dec": ["24"],
     "bar_sync": ["3", "64"],
     "bar_arrive": ["3", "64"],
+    "bar_sync_at": ["64"],
+    "bar_arrive_at": ["64"],
     **{f"bar_reduce_{mode}": ["3", "64"] for mode in ("popc", "and", "or")},
 }
 OPCODES = {"grid_sync": "atom.add.release.gpu.u32"}

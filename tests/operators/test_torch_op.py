@@ -196,6 +196,27 @@ def test_as_a_decorator_and_a_factory_s_kernel() -> None:
                        torch.ones(30, 20))  # fmt: skip
 
 
+def test_sizes_that_sums_give() -> None:
+    @ptxtile.torch_op(named())
+    @ptxtile.jit
+    def thirds(X, tile=32):
+        N = T.dynamic("N")
+        X: T.Tensor((N * 3,), T.float32)
+        Y = T.empty((N,), T.float32)
+        with T.Kernel(T.ceildiv(N, tile), threads=tile) as bx:
+            for i in T.Parallel(tile):
+                if bx * tile + i < N:
+                    Y[bx * tile + i] = X[(bx * tile + i) * 3]
+        return Y
+
+    compiled = torch.compile(thirds, fullgraph=True, backend="aot_eager", dynamic=True)
+    for count in (20, 7, 50):
+        x = torch.randn(3 * count)
+        assert torch.equal(thirds(x), x[::3]) and torch.equal(compiled(x), x[::3])
+    with pytest.raises(ArgumentError, match="for a whole number N"):
+        thirds(torch.zeros(10))
+
+
 def test_export() -> None:
     class Module(torch.nn.Module):
         def forward(self, x):

@@ -8,6 +8,9 @@ from tests.random_programs import model as m
 from tests.random_programs.draw_expressions import ZERO, Readable, Surroundings, as_dtype
 from tests.random_programs.draw_parallel import ParallelDrawer
 
+MOST_HELD = 128
+"""Elements of a fragment of which single ones are used."""
+
 THREADS = (32, 64, 96, 128, 128, 128, 160, 256, 256, 512, 1024)
 
 
@@ -99,6 +102,10 @@ class KernelDrawer(ParallelDrawer):
         around = Surroundings(names=list(self.names), contraction=self.contraction)
         for buffer in self.sources():
             if buffer.scope == "fragment":
+                if self.has_elements(buffer):
+                    element = self.element(buffer)
+                    is_fixed = all(isinstance(index, m.Number) for index in element)
+                    around.readable.append(Readable(buffer, element, element if is_fixed else None))
                 continue
             if self.is_private(buffer):
                 around.readable.append(Readable(buffer, self.own_starts(buffer), self.own_starts(buffer)))
@@ -106,10 +113,29 @@ class KernelDrawer(ParallelDrawer):
                 around.readable.append(Readable(buffer, self.starts(buffer, set(), shift=False)))
         return around
 
+    def has_elements(self, buffer: m.Buffer) -> bool:
+        """Whether a block may use elements of a fragment: every thread then holds all of it."""
+        held = math.prod(next(b for b in self.buffers if b.storage == buffer.storage).shape)
+        return held <= MOST_HELD and self.rng.random() < 0.3
+
+    def element(self, buffer: m.Buffer) -> tuple[m.Expression, ...]:
+        """Constant indices, or those of a loop around."""
+        steps = [name for name in self.names if name.name.removeprefix(self.prefix).startswith("k")]
+        indices: list[m.Expression] = []
+        for size in buffer.shape:
+            step = self.rng.choice(steps) if steps and self.rng.random() < 0.6 else None
+            constant = m.Number(self.rng.randrange(size), "int32")
+            indices.append(constant if step is None else m.Binary("floormod", step, m.Number(size, "int32")))
+        return tuple(indices)
+
     def scalar(self) -> list[m.Statement]:
         """A scalar of the block, or a store of one element."""
         rng = self.rng
         around = self.block_surroundings()
+        tables = [b for b in self.buffers if b.scope == "fragment" and self.is_ready(b) and self.has_elements(b)]
+        if tables:
+            table = rng.choice(tables)
+            return [m.Store(table, self.element(table), self.expressions.draw(around, 1))]
         outputs = [t.buffer for t in self.tensors if t.buffer.name in self.outputs]
         if rng.random() < 0.3:
             buffer = rng.choice(outputs)

@@ -20,8 +20,11 @@ from ptxtile.launch_record import (
     SizeOperation,
     Symbol,
     TensorArgument,
+    evaluate_size,
+    solvable,
 )
 from ptxtile.runtime.arguments import bind
+from ptxtile.runtime.symbols import symbols_of
 
 M, N, S = Symbol("M"), Symbol("N"), Symbol("S")
 
@@ -191,10 +194,42 @@ def test_fixed_and_computed_sizes() -> None:
 
 
 def test_a_size_that_no_argument_determines() -> None:
-    what = record(tensor("A", (SizeOperation("mul", N, 2),), (1,)))
-    assert "needs 'N', which no argument determines" in refused(what, torch.zeros(4))
+    for size in (SizeOperation("mul", N, N), SizeOperation("floordiv", N, 2), SizeOperation("add", N, M)):
+        what = record(tensor("A", (size,), (1,)))
+        assert "needs 'N', which no argument determines" in refused(what, torch.zeros(4))
     what = record(tensor("A", (N,), (1,), unused=True), launches=(KernelLaunch("k", (N, 1, 1), (32, 1, 1), 0, ()),))
     assert "the grid of 'k' needs 'N'" in refused(what, None)
+
+
+def test_sums_give_the_size_that_they_leave_open() -> None:
+    """In whatever order they come: 4 N = 12, then M + N = 8, then S − 2 M + 1 = 0."""
+    size = SizeOperation("add", SizeOperation("sub", S, SizeOperation("mul", 2, M)), 1)
+    arguments = tensor("A", (size,), (1,)), tensor("B", (SizeOperation("add", M, N),), (1,))
+    what = record(*arguments, tensor("C", (SizeOperation("mul", N, 4),), (1,)))
+    shapes = torch.zeros(0), torch.zeros(8), torch.zeros(12)
+    assert bind(what, shapes, device_type="cpu").symbols == {"N": 3, "M": 5, "S": 9}
+    message = refused(what, *shapes[:2], torch.zeros(14))
+    assert "argument 'C' (3 of 3): wrong size of dimension 0" in message
+    assert "expected: (N * 4) for a whole number N ≥ 0" in message and "got:      14, shape (14,)" in message
+    message = refused(what, shapes[0], torch.zeros(2), shapes[2])
+    assert "expected: (M + N) for a whole number M ≥ 0 (N = 3, fixed by dimension 0 of argument 'C'" in message
+
+
+@given(st.data())
+def test_a_solvable_size_is_that_sum(data) -> None:
+    """Against the value of the size for random values of its symbols."""
+    leaves = st.one_of(st.integers(-4, 4), st.sampled_from([M, N, S]))
+    sums = st.recursive(
+        leaves, lambda inner: st.builds(SizeOperation, st.sampled_from(["add", "sub", "mul"]), inner, inner)
+    )
+    size, known = data.draw(sums), data.draw(st.sets(st.sampled_from(["M", "N", "S"])))
+    found = solvable(size, known)
+    if found is None:
+        return
+    name, factor, offset = found
+    assert factor and name not in known and set(symbols_of(offset)) <= known
+    values = {one: data.draw(st.integers(-9, 9)) for one in ("M", "N", "S")}
+    assert evaluate_size(size, values) == factor * values[name] + evaluate_size(offset, values)
 
 
 def test_an_integer_argument_is_a_symbol() -> None:

@@ -373,7 +373,11 @@ def together(A):
 
 
 @pytest.mark.parametrize(
-    "kernel, attributes", [(in_clusters, {"CLUSTER_DIMENSION": (2, 1, 1)}), (together, {"COOPERATIVE": 1})]
+    "kernel, attributes",
+    [
+        (in_clusters, {"CLUSTER_DIMENSION": (2, 1, 1), "PROGRAMMATIC_STREAM_SERIALIZATION": 1}),
+        (together, {"COOPERATIVE": 1}),
+    ],
 )
 def test_planned_calls_launch_clusters_and_whole_grids(fake, plans_run, kernel, attributes) -> None:
     """The attributes of the checked first call are those of every planned one, for every size."""

@@ -24,7 +24,15 @@ import torch
 from cuda.bindings import driver as bindings
 
 from ptxtile.errors import ArgumentError, DriverError, LaunchError
-from ptxtile.launch_record import KernelLaunch, KernelParameter, LaunchRecord, ScalarArgument, TensorArgument
+from ptxtile.launch_record import (
+    KernelLaunch,
+    KernelParameter,
+    LaunchRecord,
+    ScalarArgument,
+    SizeOperation,
+    Symbol,
+    TensorArgument,
+)
 from ptxtile.native import calls, code_memory, emit, launcher, object_code, python_facts, torch_facts
 from ptxtile.native.calls import CallForm, Latest, NativeCallable
 from ptxtile.native.code_memory import CodeMemory
@@ -131,6 +139,19 @@ def test_the_same_bytes_reach_the_driver(fake) -> None:
     assert kernel.latest.number == 5
 
 
+def test_a_dependent_launch_has_its_attribute(fake) -> None:
+    """The launches of native code carry CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION where the record says."""
+    record = add_record()
+    first, second = record.launches
+    early = replace(first, cluster=(2, 1, 1), dependent_launch=True)
+    kernel, args = added(fake, rows=9, launches=(early, replace(second, cooperative=False, dependent_launch=False)))
+    kernel.agree(*args, native=True)
+    assert [launch["attributes"] for launch in fake.launched[-2:]] == [
+        {"CLUSTER_DIMENSION": (2, 1, 1), "PROGRAMMATIC_STREAM_SERIALIZATION": 1},
+        {},
+    ]
+
+
 def test_random_records(fake, random_generator) -> None:
     """Random records, each called often: most calls after the second are in native code."""
     draw = random.Random(int(random_generator.integers(2**63)))
@@ -207,6 +228,23 @@ def test_wrong_arguments_after_a_right_call(fake, change) -> None:
             kernel(*wrong)
         assert str(caught.value) == str(expected.value)
     kernel.agree(*right, native=True)
+
+
+def test_sizes_that_sums_give(fake) -> None:
+    """4 N + 1 elements: N is a parameter of the kernel and its grid."""
+    fake.parameter_sizes = (8, 4)
+    count = Symbol("N")
+    argument = TensorArgument("A", "float32", (SizeOperation("add", SizeOperation("mul", count, 4), 1),), (1,), 4)
+    parameters = (KernelParameter("pointer", "A"), KernelParameter("scalar", "N", "int32", count))
+    launch = KernelLaunch("k", (count, 1, 1), (32, 1, 1), 0, parameters)
+    kernel = Kernel(fake, LaunchRecord("k", (argument,), launches=(launch,)))
+    for rows in (3, 20):
+        kernel.learn(torch.zeros(4 * rows + 1))
+    for rows in (20, 3, 3, 20):
+        kernel.agree(torch.zeros(4 * rows + 1), native=True)
+        assert fake.launched[-1]["parameters"][1] == rows.to_bytes(4, "little")
+    with pytest.raises(ArgumentError, match=r"\(\(N \* 4\) \+ 1\) for a whole number N"):
+        kernel(torch.zeros(12))
 
 
 class Mine(torch.Tensor):

@@ -42,7 +42,7 @@ def wgmma(threads: CheckedThreads, op: tensor_core_ops.Wgmma, mask: Mask) -> Hoo
             if accumulator:
                 registers.mark_written(threads, buffer, first, first + size - 1, mask)
             flight = InFlight(buffer.storage.name, first, first + size - 1, group, accumulator, op)
-            registers.launch(threads, flight)
+            registers.launch(threads, buffer, flight)
     registers.quiet = True
     yield
     registers.quiet = False

@@ -11,6 +11,7 @@ from ptxtile.ir.atomic_ops import ATOMIC_OPS
 from ptxtile.ir.buffers import Buffer, Scope
 from ptxtile.ir.expressions import Expr, Load, Var
 from ptxtile.ir.gpu_ops import GpuOp, MbarrierWait, SetMaxRegisters, TmaLoad, TmaStore
+from ptxtile.ir.grid_dependency_ops import GRID_DEPENDENCY_OPS
 from ptxtile.ir.program import Function, Kernel
 from ptxtile.ir.rewrite import children, walk
 from ptxtile.ir.statements import Allocate, Let, Role, Statement, While
@@ -80,7 +81,8 @@ def facts_of(kernel: Kernel, functions: Iterable[Function], parameters: Mapping[
 def _unit(kernel: Kernel, nodes: list[Any]) -> int:
     if any(isinstance(node, _BY_WARPGROUPS) for node in nodes):
         return WARPGROUP
-    return WARP if any(isinstance(node, (GpuOp, *ATOMIC_OPS, While, Role)) for node in nodes) else kernel.threads
+    orders = (node for node in nodes if not isinstance(node, GRID_DEPENDENCY_OPS))
+    return WARP if any(isinstance(node, (GpuOp, *ATOMIC_OPS, While, Role)) for node in orders) else kernel.threads
 
 
 def _rings(nodes: list[Any], buffers: dict[str, Buffer]) -> Iterator[str]:

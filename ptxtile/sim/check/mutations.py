@@ -96,6 +96,7 @@ _RELAXED = Change("relaxed", _relaxed, only_orders=True)
 CHANGES: dict[type, tuple[Change, ...]] = {
     gpu_ops.BarSync: (_NO_ORDER, *_COUNTS),
     manual_ops.BarArrive: (_REMOVED, *_COUNTS),
+    manual_ops.BarAt: (_REMOVED, *_COUNTS),
     manual_ops.BarReduce: (_REMOVED, *_COUNTS),
     manual_ops.GridSync: (_NO_ORDER,),
     warp_ops.SyncWarp: (_NO_ORDER,),
@@ -121,7 +122,8 @@ CHANGES: dict[type, tuple[Change, ...]] = {
     atomic_ops.AtomicLoad: (_RELAXED,),
     atomic_ops.AtomicStore: (_RELAXED,),
 }
-"""Kind of operation → what is done to it. Prefetches, shuffles, votes and the masks of multicasts order nothing."""
+"""Kind of operation → what is done to it. Prefetches, shuffles, votes and the masks of multicasts order nothing. The
+wait for the grids in front (``griddepcontrol``) orders nothing within a launch, which is all that the checker sees."""
 
 
 def mutants(program: Program) -> Iterator[Mutant]:

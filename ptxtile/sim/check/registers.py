@@ -9,6 +9,7 @@ import numpy as np
 from ptxtile.errors import Location
 from ptxtile.ir.buffers import Buffer
 from ptxtile.ir.statements import Statement
+from ptxtile.ir.tensor_core_ops import Wgmma
 from ptxtile.ir.types import DType
 from ptxtile.records import record
 from ptxtile.sim.check.definedness import states_of
@@ -31,7 +32,13 @@ class InFlight:
     last: int
     group: int
     accumulator: bool
-    statement: Statement
+    statement: Wgmma
+
+
+def _adds_in_turn(one: InFlight, other: InFlight) -> bool:
+    """Whether two wgmmas accumulate in the same registers and in the same shape."""
+    shapes = [(f.first, f.last, f.statement.n, f.statement.k) for f in (one, other)]
+    return one.accumulator and other.accumulator and shapes[0] == shapes[1]
 
 
 class Registers:
@@ -61,8 +68,16 @@ class Registers:
             hint = "wgmma.fence is missing before the first wgmma that uses these registers"
             self.watch.report(Finding("missing fence", message, (op.location,), hint))
 
-    def launch(self, threads: CheckedThreads, flight: InFlight) -> None:
-        self.flights.setdefault(threads.key, []).append(flight)
+    def launch(self, threads: CheckedThreads, buffer: Buffer, flight: InFlight) -> None:
+        """A wgmma sets out with registers of ``buffer``. Others under way may read them too, or add to them in the same
+        shape (PTX ISA, «wgmma.fence»)."""
+        known = self.flights.setdefault(threads.key, [])
+        for other in known:
+            meets = other.storage == flight.storage and other.first <= flight.last and flight.first <= other.last
+            if meets and (other.accumulator or flight.accumulator) and not _adds_in_turn(other, flight):
+                self._report_flight(threads, buffer, other, "write" if flight.accumulator else "read")
+                break
+        known.append(flight)
 
     def land(self, threads: CheckedThreads, last_done: int) -> None:
         """The groups up to ``last_done`` have been waited for."""

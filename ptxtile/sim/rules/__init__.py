@@ -9,7 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ptxtile.ir import async_copy_ops, atomic_ops, cluster_ops, gpu_ops, manual_ops, tensor_core_ops, warp_ops
+from ptxtile.ir import (
+    async_copy_ops,
+    atomic_ops,
+    cluster_ops,
+    gpu_ops,
+    grid_dependency_ops,
+    manual_ops,
+    tensor_core_ops,
+    warp_ops,
+)
 from ptxtile.ir.tile_ops import Print
 from ptxtile.sim.control_flow import Wait
 from ptxtile.sim.masks import Mask
@@ -45,6 +54,8 @@ RULES: dict[type, Callable[[Threads, Any, Mask], Wait | None]] = {
     gpu_ops.BulkCommitGroup: bulk_groups.commit,
     gpu_ops.BulkWaitGroup: bulk_groups.wait,
     gpu_ops.FenceProxyAsync: fences.proxy_async,
+    grid_dependency_ops.GridDependencyWait: fences.grid_dependency,
+    grid_dependency_ops.LaunchDependents: fences.grid_dependency,
     gpu_ops.BarSync: barriers.sync,
     gpu_ops.SetMaxRegisters: registers.set_max_registers,
     Print: printing.print_values,

@@ -47,6 +47,7 @@ START = """
 """
 WGMMA = "wgmma(accumulator=acc, accumulator_offset=0, n=8, k=16, dtype_a=bfloat16, dtype_b=bfloat16, shared_b=B_shared, descriptor_b=db, shared_a=A_shared, descriptor_a=da)"
 OF_REGISTERS = "wgmma(accumulator=acc, accumulator_offset=0, n=8, k=16, dtype_a=bfloat16, dtype_b=bfloat16, shared_b=B_shared, descriptor_b=db, a=a, a_offset=0)"
+OF_HALF = "wgmma(accumulator=half, accumulator_offset={}, n=8, k=16, dtype_a=float16, dtype_b=float16, shared_b=B_shared, descriptor_b=db, shared_a=A_shared, descriptor_a=da)"
 WAIT = "wgmma_wait_group(pending=0, accumulators=(acc,), retires=(A_shared, B_shared))"
 FIRST = "mbarrier_wait(barrier=full, index=0, parity=0, retires=(A_shared, B_shared))"
 SECOND = "mbarrier_wait(barrier=full, index=1, parity=0, retires=(A_shared, B_shared))"
@@ -109,6 +110,47 @@ PAIRS = {
         a[3] = bfloat16(2.0)  # later
         {WAIT}
         """, "in flight", r"\ba\b"),
+    "an accumulator that another wgmma multiplies before the wait": multiplying(f"""
+        half = allocate_register(float16, (8,))
+        for h in unrolled(0, 8):
+            half[h] = float16(0.0)
+        {FIRST}
+        wgmma_fence()
+        {OF_HALF.format(0)}  # earlier
+        {OF_HALF.format(4)}
+        wgmma_commit_group()
+        wgmma_wait_group(pending=0, accumulators=(half,))  # right
+        {OF_REGISTERS.replace("bfloat16", "float16").replace("a=a", "a=half")}  # later
+        wgmma_commit_group()
+        {WAIT}
+        """, "in flight", r"read half\b.*accumulator"),
+    "a register operand that another wgmma accumulates in before the wait": multiplying(f"""
+        half = allocate_register(float16, (8,))
+        for h in unrolled(0, 8):
+            half[h] = float16(0.0)
+        {FIRST}
+        wgmma_fence()
+        {OF_REGISTERS.replace("bfloat16", "float16").replace("a=a", "a=half")}  # earlier
+        wgmma_commit_group()
+        {WAIT}  # right
+        {OF_HALF.format(4)}  # later
+        wgmma_commit_group()
+        {WAIT}
+        """, "in flight", r"write half\b.*operand"),
+    "an accumulator in another shape before the wait": multiplying(f"""
+        wide = allocate_register(float32, (8,))
+        for w in unrolled(0, 8):
+            wide[w] = float32(0.0)
+        {FIRST}
+        {SECOND}
+        wgmma_fence()
+        {WGMMA.replace("acc,", "wide,").replace("n=8", "n=16")}  # earlier
+        wgmma_commit_group()
+        wgmma_wait_group(pending=0, accumulators=(wide,))  # right
+        {WGMMA.replace("acc,", "wide,")}  # later
+        wgmma_commit_group()
+        {WAIT}
+        """, "in flight", r"write wide\b.*accumulator"),
     "no fence before the first wgmma": multiplying(f"""
         {FIRST}
         wgmma_fence()  # right

@@ -105,6 +105,12 @@ CASES: dict[str, Callable[[int, str], Any]] = {
         f"swiglu, {stages} stages": lambda size, device, stages=stages: swiglu(size, device, num_stages=stages)
         for stages in (2, 3, 4)
     },
+    **{
+        f"swiglu of one warpgroup, {stages} stages": lambda size, device, stages=stages: swiglu(
+            size, device, block_M=64, threads=128, num_stages=stages
+        )
+        for stages in (2, 3, 4)
+    },
 }
 
 

@@ -12,6 +12,7 @@ import datetime
 import json
 import math
 import platform
+import random
 import statistics
 import subprocess
 import sys
@@ -42,7 +43,9 @@ def milliseconds(
     launches: Mapping[str, int] | None = None,
     one_at_a_time: bool = False,
 ) -> dict[str, list[float]]:
-    """GPU milliseconds of a launch of each contender, one value a turn; every second turn runs in reverse order.
+    """GPU milliseconds of a launch of each contender, one value a turn. Turns go by pairs: a random order, the same for
+    the same number of contenders, and its reverse, so that none gains from its place or its neighbours: a kernel that
+    follows one of less power finds a higher clock.
 
     ``seconds``: no turn begins after so long (there are at least two). ``launches``: how many of a contender's launches
     one measurement spans (1 unless named); only without ``flush``. ``one_at_a_time``: each measurement begins when the
@@ -57,10 +60,14 @@ def milliseconds(
     assert not flush or set(counts.values()) == {1}, "later launches would find their inputs in the L2 cache"
     times: dict[str, list[float]] = {name: [] for name in contenders}
     started, host = time.perf_counter(), 0.0
+    order, shuffled = list(contenders), random.Random(0)
     for turn in range(turns):
         if turn >= 2 and time.perf_counter() - started > seconds:
             break
-        order = list(contenders) if turn % 2 == 0 else list(contenders)[::-1]
+        if turn % 2 == 0:
+            shuffled.shuffle(order)
+        else:
+            order.reverse()
         events = []
         if not one_at_a_time:
             torch.cuda._sleep(int(min(MOST_SLEEP, 1.5 * host) * CLOCK))

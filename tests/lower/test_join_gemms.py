@@ -96,6 +96,15 @@ def test_products_that_share_a_tile_are_one_group(accumulators, stages, wait):
     assert not {"fence", "commit"} & set(found[1:-2]) and len(set(found[1:-2])) == len(set(accumulators))
 
 
+@pytest.mark.parametrize(("accumulators", "waits"), [((0, 1), 2), ((0, 0), 1), ((0, 1, 0), 1)])
+def test_several_warpgroups_fill_each_others_gaps(accumulators, waits):
+    plan = tuple(Product(number, "common" if p else "own") for p, number in enumerate(accumulators))
+    found = kinds(compiled(plan, num_stages=3, threads=256, block_M=128).program)
+    assert [kind for kind in found if "wait" in kind] == ["wait 0"] * waits
+    in_flight = kinds(compiled(plan, num_stages=4, threads=256, block_M=128).program)
+    assert [kind for kind in in_flight if "wait" in kind] == ["wait 1"]
+
+
 def test_operands_in_registers_are_multiplied_in_the_same_group():
     plan = (Product(0, "made"), Product(1), Product(0, "made"))
     found = kinds(compiled(plan, num_stages=2).program)

@@ -188,9 +188,7 @@ def of_model(model: Model) -> Iterator[tuple[str, Callable[[], ptxtile.JITKernel
         for name, (outputs, inputs) in products.items():
             yield (
                 f"{model.name}: {name}, {tokens} tokens",
-                lambda n=outputs, k=inputs, m=tokens, tile=tile: gemm.specialize(
-                    M=m, N=n, K=k, num_stages=4, **tile
-                ),
+                lambda n=outputs, k=inputs, m=tokens, tile=tile: gemm.specialize(M=m, N=n, K=k, num_stages=4, **tile),
             )
         narrow = {**tile, "block_N": 64} if tokens == SHORT else {}
         yield (

@@ -63,9 +63,7 @@ class Card:
     """``run`` starts the process when there is none. ``serve`` is what the process does, ``seconds`` its time for a
     case."""
 
-    def __init__(
-        self, serve: Callable[[Connection], None] | None = None, seconds: float = SECONDS_OF_A_CASE
-    ) -> None:
+    def __init__(self, serve: Callable[[Connection], None] | None = None, seconds: float = SECONDS_OF_A_CASE) -> None:
         self.serve = serve or serve_card
         self.seconds = seconds
         self._process: Any = None

@@ -541,7 +541,6 @@ def inline_ptx(A, L, F, D, H) -> Tensors:
     return {"A": A, "L": torch.tensor([wrap(int(x) * 10, 64) for x in L]), "F": F.clamp(max=2.5), "D": -D, "H": H}
 
 
-
 # --- tensor memory accelerator --------------------------------------------------------------------------------------
 
 

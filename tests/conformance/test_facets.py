@@ -54,9 +54,7 @@ def generated() -> Iterator[Case]:
 @cache
 def nodes_of_generated() -> tuple[Expr, ...]:
     """The expressions of the kernels of the cases of single operators and functions."""
-    return tuple(
-        node for case in generated() for node in walk(case.program.kernels[0].body) if isinstance(node, Expr)
-    )
+    return tuple(node for case in generated() for node in walk(case.program.kernels[0].body) if isinstance(node, Expr))
 
 
 # --- GPU ops --------------------------------------------------------------------------------------------------------

@@ -27,9 +27,7 @@ from tests.conformance.comparison import differences, report
 from tests.conformance.values import ARITHMETIC, FLOATS, as_raw, decode
 from tests.lower.math.reference import distances
 
-GENERATED: dict[str, Callable[[], Case]] = (
-    operators.CASES | compositions.CASES | mathematics.CASES | tensor_cores.CASES
-)
+GENERATED: dict[str, Callable[[], Case]] = operators.CASES | compositions.CASES | mathematics.CASES | tensor_cores.CASES
 
 
 def check(case: Case) -> None:

@@ -51,9 +51,7 @@ def test_advice_is_a_warning_at_the_python_line(card, part, effect) -> None:
 
 
 def test_spills_are_counted_and_warned_of(card) -> None:
-    made = executable(
-        texts.kernel(texts.loads(120) + "bar.sync 0;\n" + texts.stores(120), ".maxntid 128\n.maxnreg 32")
-    )
+    made = executable(texts.kernel(texts.loads(120) + "bar.sync 0;\n" + texts.stores(120), ".maxntid 128\n.maxnreg 32"))
     with pytest.warns(PerformanceWarning, match="local memory"):
         made.load(card.index)
     (figures,) = made.resources(card.index).values()

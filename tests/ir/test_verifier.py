@@ -245,8 +245,7 @@ COUNTING = (
     'bar_reduce(destination=P, destination_offset=0, condition=thread == 0, mode="{mode}", id={id}, threads={threads})'
 )
 MATCHING = (
-    "U = allocate_local(uint32, ())\n"
-    'match(destination=U, destination_offset=0, value={value}, mode="{mode}"{mask})'
+    'U = allocate_local(uint32, ())\nmatch(destination=U, destination_offset=0, value={value}, mode="{mode}"{mask})'
 )
 CYCLE = "@function\ndef f(v: float32):\n    return g(v)\n@function\ndef g(w: float32):\n    return f(w)"
 FUNCTION = "@function\ndef f(v: float32):\n    {}\n    return v"

@@ -99,6 +99,7 @@ def test_plain_accesses_are_ordered() -> None:
 
 def test_wide_additions() -> None:
     """Four elements in one instruction; with the value from before they stay apart."""
+
     def lanes(body: str) -> list[int]:
         return [node.value.dtype.lanes for node in walk(lowered(body).kernels[0].body) if isinstance(node, Atomic)]
 

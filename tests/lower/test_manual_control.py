@@ -385,5 +385,3 @@ def test_inline_ptx_is_neither_copied_nor_dropped() -> None:
 
     source = kernel.compile(A=torch.zeros(64, dtype=torch.int32)).get_kernel_source()
     assert source.count("%clock") == 2 and source.count("nanosleep") == 1 and source.count("a remark") == 1
-
-

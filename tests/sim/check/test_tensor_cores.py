@@ -56,8 +56,18 @@ SECOND = "mbarrier_wait(barrier=full, index=1, parity=0, retires=(A_shared, B_sh
 def multiplying(body: str, rule: str, says: str, also: tuple[str, ...] = (), load: str = "") -> Pair:
     """``body`` between the issue of two loads and the wait for the second of them. ``load``: the mark of A's load."""
     lines = "\n".join("    " + line[8:] if line.strip() else "" for line in body.splitlines())
-    start = START.replace("offset=p * 4096, barrier=full, index=p)", f"offset=p * 4096, barrier=full, index=p)  # {load}")
-    return Pair(rule, says, (start if load else START) + lines + f"\n    {SECOND}\n", TENSORS, threads=128, shared=18448, also=also)
+    start = START.replace(
+        "offset=p * 4096, barrier=full, index=p)", f"offset=p * 4096, barrier=full, index=p)  # {load}"
+    )
+    return Pair(
+        rule,
+        says,
+        (start if load else START) + lines + f"\n    {SECOND}\n",
+        TENSORS,
+        threads=128,
+        shared=18448,
+        also=also,
+    )
 
 
 PAIRS = {

@@ -95,7 +95,7 @@ def milliseconds(
 def host_milliseconds(
     contenders: Mapping[str, Callable[[], object]], turns: int = 3, seconds: float = math.inf
 ) -> dict[str, list[float]]:
-    """The same for contenders that run on the processor, by its clock."""
+    """Host milliseconds of a run of each contender, one value a turn; every second turn runs in reverse order."""
     times: dict[str, list[float]] = {name: [] for name in contenders}
     started = time.perf_counter()
     for turn in range(turns):

@@ -7,7 +7,7 @@ ordered by the work of the busiest multiprocessor. The tuner (:mod:`ptxtile.tune
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import product
 from math import ceil
 from typing import Any
@@ -35,7 +35,7 @@ class Hint:
     pipeline_stage: int
     rasterization_plan: Any
     use_tc: bool = True
-    thread: tuple[int, ...] = field(default=())
+    thread: tuple[int, ...] = ()
 
 
 @dataclass
@@ -74,7 +74,7 @@ class MatmulTemplate:
             warps = _warps(rows, columns)
             stage_bytes = (rows + columns) * depth * bits // 8
             stages = next((s for s in _STAGES if s * stage_bytes <= arch.target.max_shared_bytes), 0)
-            if warps is None or not stages or depth > max(self.K, 16):
+            if warps is None or not stages or depth > max(self.K, 16, 256 // bits):
                 continue
             blocks = ceil(self.M / rows) * ceil(self.N / columns)
             work = max(rows * columns, (rows + columns) * bits / 8 * _FLOPS_PER_BYTE) * self.K

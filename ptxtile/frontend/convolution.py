@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NoReturn
 
 from ptxtile.errors import TypeMismatchError
 from ptxtile.frontend.buffers import TracedBuffer
@@ -41,9 +41,14 @@ def im2col(
     _require_rank(img, 4, "the image of T.im2col")
     _require_rank(col, 2, "the tile of T.im2col")
     _, height, width, channels = img.shape
+    if min(kernel, stride, dilation) < 1:
+        _refuse("kernel, stride and dilation of T.im2col", "at least 1 each", f"{kernel}, {stride}, {dilation}")
     rows, columns = col.ir.static_shape
     span = dilation * (kernel - 1) + 1
     out_height, out_width = (height + 2 * pad - span) // stride + 1, (width + 2 * pad - span) // stride + 1
+    if any(isinstance(size, int) and size < 1 for size in (out_height, out_width)):
+        got = f"{height}×{width} with a pad of {pad} for a filter of {span}×{span}"
+        _refuse("the image of T.im2col", "at least as many rows and columns as the filter, with the pad", got)
     i, j = Var(tracer.unique("pixel"), int32), Var(tracer.unique("element"), int32)
 
     def copy_element() -> None:
@@ -63,6 +68,8 @@ def im2col(
 
 def _require_rank(buffer: Any, rank: int, what: str) -> None:
     if not isinstance(buffer, TracedBuffer) or buffer.ir.rank != rank:
-        raise TypeMismatchError(
-            what, location=user_location(), expected=f"a buffer of {rank} dimensions", got=describe(buffer)
-        )
+        _refuse(what, f"a buffer of {rank} dimensions", describe(buffer))
+
+
+def _refuse(what: str, expected: str, got: str) -> NoReturn:
+    raise TypeMismatchError(what, location=user_location(), expected=expected, got=got)

@@ -70,13 +70,14 @@ class Signature:
     def check(self) -> None:
         """TraceError when a size of a tensor that is passed can never be solved."""
         passed = [t for t in self.tensors if t.name not in self.outputs]
-        solved = {size.name for t in passed for size in (*t.shape, *(t.strides or ())) if isinstance(size, Var)}
+        solved = {size.name for t in passed for size in t.shape if isinstance(size, Var)}
         solved |= {*self.constants, *(p.name for p in self.inputs if isinstance(p, ScalarSignature))}
         found = True
         while found:  # what is solved may leave one unknown in another size
             sums = (solvable(size_record(size), solved) for t in passed for size in t.shape)
             new = {one[0] for one in sums if one is not None}
             solved, found = solved | new, bool(new)
+        solved |= {size.name for t in passed for size in t.strides or () if isinstance(size, Var)}
         for name in self.symbols:
             if name not in solved:
                 raise TraceError(

@@ -133,8 +133,9 @@ def _parts_of_one_place(a: Access, b: Access) -> bool:
     if not one_thread or a.index is None or b.index is None or a.storage.name != b.storage.name:
         return False
     names = free_variables(a.index) | free_variables(b.index)
-    own = {axis.name for access in (a, b) for axis in access.context.loops[access.context.outer :]}
-    if names & own or a.element_bits != b.element_bits:
+    steady = a.context.uniform | {a.context.thread, *(axis.name for axis in a.context.loops[: a.context.outer])}
+    comes_again = any(c.repeated or len(c.loops) > c.outer for c in (a.context, b.context))
+    if (comes_again and not names <= steady) or a.element_bits != b.element_bits:
         return False
     try:
         (first, place), (second, other) = _offset_and_place(a.index, names), _offset_and_place(b.index, names)

@@ -9,7 +9,7 @@ from ptxtile.ir.access_context import Context, inlined
 from ptxtile.ir.enumeration import NotEnumerable, evaluate
 from ptxtile.ir.manual_ops import BarAt
 from ptxtile.ir.program import Kernel
-from ptxtile.ir.rewrite import free_variables, statements_in
+from ptxtile.ir.rewrite import contains, free_variables
 from ptxtile.ir.statements import For, If, Let, Seq, Specialized, Statement, While
 from ptxtile.lower.synchronization_hand_overs import NAMED_BARRIERS
 
@@ -20,7 +20,7 @@ MAXIMUM_POINTS = 1 << 16
 def computed_ids(kernel: Kernel, context: Context) -> set[int]:
     """Of all :class:`~ptxtile.ir.manual_ops.BarAt` of ``kernel``; all there are where something else than threads and
     loops with constant bounds decides. ``context``: that of the kernel's body."""
-    if not any(isinstance(node, BarAt) for node in statements_in(kernel.body)):
+    if not contains(kernel.body, BarAt):
         return set()
     return {number for found in _visit(kernel.body, context) for number in found}
 

@@ -130,7 +130,9 @@ def _needed(node: Any, needed: set[str]) -> set[str]:
     if isinstance(node, Let):
         return result | _names(node.value) if node.var.name in needed else result
     if isinstance(node, Fill):
-        return result | _names(node.value) if _filled(node) in needed else result
+        if _filled(node) in needed:
+            result |= _names(node.value).union(*(_names(start) for start in node.destination.starts))
+        return result
     if isinstance(node, Store):
         if _filled(node) in needed:
             result |= _names(node.value).union(*(_names(index) for index in node.indices))

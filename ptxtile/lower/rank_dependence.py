@@ -120,7 +120,8 @@ class _Walk(ScopedRewriter):
             known = source.scope is not Scope.SHARED and source.storage.name not in self.dependent
             self._filled(node.destination.buffer, same=known and self.same[id(node)])
         elif isinstance(node, Fill):
-            self._filled(node.destination.buffer, same=not self.depends(node.value))
+            decides = (node.value, *node.destination.starts)
+            self._filled(node.destination.buffer, same=not any(map(self.depends, decides)))
         elif isinstance(node, Gemm):
             self._filled(node.accumulator.buffer, same=False)
         elif isinstance(node, (Break, Continue)):

@@ -302,7 +302,7 @@ class _Rehearsal:
     def _forget(self, group: Group, node: Statement, but_toggles: bool = False) -> None:
         """What ``node`` writes to is not known any more. ``but_toggles``: unless it only goes back and forth."""
         stores = [n.buffer for n in walk(node, Store) if not (but_toggles and is_toggle(n))]
-        self.toggles |= but_toggles
+        self.toggles |= but_toggles and any(map(is_toggle, walk(node, Store)))
         results = (b for n in statements_in(node) if isinstance(n, gpu_ops.GpuOp) for b in private_results(n))
         names = {buffer.storage.name for buffer in (*stores, *results)}
         group.registers = {key: value for key, value in group.registers.items() if key[0] not in names}

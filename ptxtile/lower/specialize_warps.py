@@ -38,7 +38,7 @@ from ptxtile.lower.async_copy_candidates import loads_by_hand
 from ptxtile.lower.cluster_multicast import needs_cluster, plan_multicast
 from ptxtile.lower.cluster_place import Multicast
 from ptxtile.lower.handshakes import Handshake, find_handshakes, stages_of
-from ptxtile.lower.hoist_dependency_waits import take_wait
+from ptxtile.lower.hoist_dependency_waits import take_wait, without
 from ptxtile.lower.join_gemms import join_gemms, with_fewest_waits
 from ptxtile.lower.made_operands import overlap_made_operands
 from ptxtile.lower.options import Options
@@ -69,7 +69,7 @@ def run(program: Program, target: Target, options: Options) -> Program:
     stage = program.stage
     for kernel in program.kernels:
         keep_registers = contains(kernel.body, KeepRegisters)
-        kernel = replace(kernel, body=_without(kernel.body, KeepRegisters)) if keep_registers else kernel
+        kernel = replace(kernel, body=without(kernel.body, KeepRegisters)) if keep_registers else kernel
         if kernel.cluster != (1, 1, 1) and not target.has(Feature.CLUSTER) and not needs_cluster(kernel):
             kernel = replace(kernel, cluster=(1, 1, 1))
             why.append(Why("specialize_warps", kernel.name, "no cluster", f"{target.name} has none", kernel.location))
@@ -82,7 +82,7 @@ def run(program: Program, target: Target, options: Options) -> Program:
                 kernel, multicast = _specialize(program, kernel, target)
                 why.extend(multicast)
                 if keep_registers:
-                    kernel = replace(kernel, body=_without(kernel.body, SetMaxRegisters))
+                    kernel = replace(kernel, body=without(kernel.body, SetMaxRegisters))
                 stage = "async"
                 asked = options.specialize_warps != "auto"
                 reason = "asked for" if asked else "auto: a pipelined loop that feeds tensor cores loads through TMA"
@@ -96,13 +96,6 @@ def run(program: Program, target: Target, options: Options) -> Program:
                 why.append(Why("specialize_warps", kernel.name, "no multicast", reason, kernel.location))
         kernels.append(kernel)
     return replace(program, kernels=tuple(kernels), stage=stage).with_why(*why)
-
-
-def _without(node: Any, kind: type) -> Any:
-    """``node`` without the statements of a kind."""
-    if isinstance(node, kind):
-        return Seq(())
-    return node if isinstance(node, Expr) else map_children(node, lambda child: _without(child, kind))
 
 
 def _refusal(kernel: Kernel, target: Target, options: Options) -> str:

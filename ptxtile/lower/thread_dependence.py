@@ -107,7 +107,9 @@ class ThreadDependence:
         elif isinstance(node, Copy):
             self._written(node.destination.buffer, max(divergent, self._level_of_copy(node)), own)
         elif isinstance(node, Fill):
-            self._written(node.destination.buffer, max(divergent, self._level(node.value)), own)
+            starts = (self._level(as_expr(start)) for start in node.destination.starts)
+            level = max(self._level(node.value), *starts)
+            self._written(node.destination.buffer, max(divergent, level), own)
         elif isinstance(node, Allocate) and own is not None:
             own.add(node.buffer.storage.name)
         elif isinstance(node, GpuOp):

@@ -40,7 +40,7 @@ from ptxtile.ir.expressions import (
 from ptxtile.ir.gpu_ops import GpuOp
 from ptxtile.ir.names import NameSupply
 from ptxtile.ir.program import Kernel, Program, TensorParameter
-from ptxtile.ir.rewrite import children, contains, copy_with, free_variables, map_children, substitute, walk
+from ptxtile.ir.rewrite import children, contains, copy_with, free_variables, has_load, map_children, substitute, walk
 from ptxtile.ir.statements import Allocate, For, If, Let, LoopKind, Seq, Statement, Store, While, seq
 from ptxtile.ir.types import int32
 from ptxtile.lower.options import Options
@@ -230,7 +230,7 @@ class _Lanes:
 
     def expression(self, node: Expr, conditions: tuple[Expr, ...]) -> Expr:
         if isinstance(node, Select):
-            if isinstance(node.if_true, Load) and not _has_load(node.if_false):
+            if isinstance(node.if_true, Load) and not has_load(node.if_false):
                 moved = self._load(node.if_true, (*conditions, node.condition), node.if_false)
                 if moved is not None:
                     return moved
@@ -373,10 +373,6 @@ def _guarded(conditions: list[Expr], statement: Statement) -> Statement:
     for condition in reversed(conditions):
         statement = If(condition, statement, location=statement.location)
     return statement
-
-
-def _has_load(expression: Expr) -> bool:
-    return contains(expression, Load)
 
 
 def _reads_after_writes(body: Statement) -> Mapping[int, list[str]]:

@@ -72,7 +72,7 @@ def _mark_loop(
         inner = {known: np.asarray(value)[..., None] for known, value in inner.items()}
         inner[name] = np.array(iterations, np.int64).reshape((1,) * axes + (-1,))
         axes += 1
-    if prod(np.broadcast_shapes(*(np.shape(value) for value in inner.values()))) <= MAXIMUM_POINTS:
+    if 0 < prod(np.broadcast_shapes(*(np.shape(value) for value in inner.values()))) <= MAXIMUM_POINTS:
         _mark(body, tile, written, inner, axes)
 
 

@@ -233,6 +233,9 @@ def test_parts_of_a_place_that_is_not_known(distance: int, lanes: int, apart: bo
     twice = binary("mul", Var("i", int32), constant(2))
     looped = [only(If(THREAD.eq(3), loop("i", N, put(binary("add", twice, constant(d)))))) for d in (0, 2)]
     assert compare(*looped, **asked) is not Overlap.NONE
+    places = (stage, binary("add", stage, constant(64)))
+    read_again = [only(If(THREAD.eq(3), loop("j", N, put(place)))) for place in places]
+    assert compare(*read_again, **asked) is not Overlap.NONE, "the stage may be another one in each turn"
 
 
 def test_a_tail_guard_is_a_superset() -> None:

@@ -24,6 +24,18 @@ def empty_slice(A, F, n):
     T.fill(A[4:4, 0:8], 0)  # here
 
 
+def matrix_of_a_small_image(A, F, n):
+    image = T.alloc_shared((1, 1, 1, 4), T.float32)
+    tile = T.alloc_shared((8, 8), T.float32)
+    T.im2col(image, tile, 0, 0, 3, 1, 1, 0)  # here
+
+
+def matrix_without_a_stride(A, F, n):
+    image = T.alloc_shared((1, 4, 4, 4), T.float32)
+    tile = T.alloc_shared((8, 8), T.float32)
+    T.im2col(image, tile, 0, 0, 3, 0, 1, 0)  # here
+
+
 def slice_with_a_step(A, F, n):
     T.fill(A[0:8:2, 0:8], 0)  # here
 

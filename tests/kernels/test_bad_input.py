@@ -37,6 +37,18 @@ BODIES: list[tuple[Callable[..., None], type[PtxtileError], str, list[str]]] = [
         ["own is an array of each thread's own", "by k"],
     ),
     (bad_bodies.empty_slice, TraceError, "A[4:4, 0:8]", ["empty", "expected: *an extent ≥ 1", "got: *0"]),
+    (
+        bad_bodies.matrix_of_a_small_image,
+        TypeMismatchError,
+        "T.im2col(image, tile, 0, 0, 3, 1, 1, 0)",
+        ["image of T.im2col", "as many rows and columns as the filter", "got: *1×1"],
+    ),
+    (
+        bad_bodies.matrix_without_a_stride,
+        TypeMismatchError,
+        "T.im2col(image, tile, 0, 0, 3, 0, 1, 0)",
+        ["stride", "at least 1", "got: *3, 0, 1"],
+    ),
     (bad_bodies.slice_with_a_step, TraceError, "A[0:8:2, 0:8]", ["step", "expected: *step 1", "got: *2"]),
     (
         bad_bodies.slice_of_unknown_size,

@@ -62,8 +62,14 @@ def test_tables_on_each_target(kind, target, roles, table, random_generator):
     assert ("every thread holds all of it" in decided) is (table == "fragment")
 
 
+ON_EACH_TARGET = ("block_sparse_products", "products_of_gathered_blocks")
+"""Cases whose kernels are checked for each target above."""
+
+
 @pytest.mark.usefixtures("checked")
-@pytest.mark.parametrize("case", parameters([c for c in fragment_elements.CASES if "product" not in c.name]))
+@pytest.mark.parametrize(
+    "case", parameters([c for c in fragment_elements.CASES if not c.name.startswith(ON_EACH_TARGET)])
+)
 def test_no_races(case: Case, request: pytest.FixtureRequest):
     run(case.make(generator_of(case, request.config.option.random_seed)))
 

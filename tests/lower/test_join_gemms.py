@@ -156,7 +156,7 @@ def test_how_long_rings_must_be_is_recorded(stages, decision, reason):
 
 
 @pytest.mark.parametrize("stages", [2, 4])
-def test_instructions_of_two_shapes_in_one_accumulator_wait_for_each_other(stages):
+def test_instructions_of_two_kinds_in_one_accumulator_wait_for_each_other(stages):
     kernel = specialized(product_kernels.two_types, "sm_90a", M=64, N=64, K=192, num_stages=stages)
     assert [kind for kind in kinds(kernel.program) if "wait" in kind] == ["wait 0", "wait 0"]
     a, b = (torch.randint(-4, 5, (64, 192)).bfloat16() for _ in range(2))

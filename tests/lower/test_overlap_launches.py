@@ -59,9 +59,9 @@ def accesses_before(kernel: Kernel) -> list[Any]:
     raise AssertionError("no wait")
 
 
-def lowered(kernel: Any, target: str, *arguments: Any, options: dict[str, Any] | None = None, **named: Any) -> Program:
+def lowered(kernel: Any, target: str, *, options: dict[str, Any] | None = None, **named: Any) -> Program:
     function = getattr(kernel, "__wrapped__", kernel)
-    compiled = ptxtile.jit(function, target=target, **(options or {})).compile(*arguments, **named)
+    compiled = ptxtile.jit(function, target=target, **(options or {})).compile(**named)
     return compiled.variant.lowered().program
 
 

@@ -41,9 +41,9 @@ class CheckedMbarrier(Mbarrier):
         self.seen = np.full(clocks.threads, -1)
         self.arrived: list[dict[int, int]] = [{} for _ in range(ctas)]
         self.ever: list[set[int]] = [set() for _ in range(ctas)]
-        self.latest_use: Location | None = None
         self.latest_arrivals: dict[tuple[int, int], int] = {}
         """By the id of a statement and the CTA: the last phase that it has arrived in."""
+        self.latest_use: Location | None = None
         """Where something arrived last, or was announced or loaded; before that, where it was waited for."""
         self.loading = np.zeros(ctas, dtype=np.int64)
         """Bytes of loads that have been issued and have not been counted yet."""
